@@ -97,7 +97,9 @@ func checkServer(ctx context.Context, e *redisexec.Executor, check store.Check, 
 	if answer.Outcome == redisexec.Unknown {
 		// A server closes the connection of a user without a password for a command of many words;
 		// to a short one it says why.
-		short := e.Once(ctx, redisexec.Request{Args: []any{"ping"}, Until: check.Until})
+		ping := redisexec.Plain("ping")
+		ping.Until = check.Until
+		short := e.Once(ctx, ping)
 		if redis.HasErrorPrefix(short.Err, "NOAUTH") {
 			answer = short
 		}

@@ -45,7 +45,7 @@ var (
 
 	// ErrUnavailable says that nothing was carried out, because no server could be reached
 	// or none could serve the request: connections are refused, the pool has none that is
-	// free, the server is loading or has failed over. Trying later may help: it is the
+	// free, the server is loading, busy, full or has failed over. Trying later may help: it is the
 	// "503" beside the "500" of other errors. It is joined with the cause. A closed
 	// client, a wrong password and a context that ended first are not ErrUnavailable.
 	ErrUnavailable = redisexec.ErrUnavailable

@@ -110,7 +110,7 @@ func ExampleWithPermits() {
 		fmt.Println(i, err)
 	}
 	info, err := locker.Inspect(ctx, "payment-service")
-	fmt.Println(info.Permits, err)
+	fmt.Println(info.Holders, err)
 	// Output:
 	// 0 <nil>
 	// 1 <nil>

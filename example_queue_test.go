@@ -143,9 +143,9 @@ func consumeOne(ctx context.Context, queue *sluice.Queue, e sluice.Entry, work f
 	case failed == nil:
 		err = queue.Dequeue(ctx, e)
 	case sluice.IsPermanent(failed), isLast:
-		err = queue.Bury(ctx, e, failed.Error())
+		err = queue.Bury(ctx, failed.Error(), e)
 	default:
-		err = queue.Retry(ctx, e, sluice.DefaultBackoff(e.Attempt, failed), "failed")
+		err = queue.Retry(ctx, sluice.DefaultBackoff(e.Attempt, failed), "failed", e)
 	}
 	if err != nil {
 		// ErrStale: it is not ours any more, and others have it. ErrUnavailable, ErrUnknown:
@@ -387,7 +387,7 @@ func ExampleQueue_Revive() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(queue.Bury(ctx, entries[0], "the bank is unknown"))
+	fmt.Println(queue.Bury(ctx, "the bank is unknown", entries[0]))
 
 	letters, err := queue.List(ctx, sluice.StateDead, sluice.TaskInfo{}, 10)
 	fmt.Println(letters[0].ID, letters[0].Reason, err)

@@ -28,7 +28,7 @@ func ExampleQueue_All() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := queue.Bury(ctx, claimed[0], "no such address"); err != nil {
+	if err := queue.Bury(ctx, "no such address", claimed[0]); err != nil {
 		log.Fatal(err)
 	}
 
@@ -72,10 +72,10 @@ func ExampleMux() {
 	emails := sluice.Typed[email]{Queue: queue, Kind: "email"}
 
 	var mux sluice.Mux
-	mux.Handle("email", emails.Handler(func(_ context.Context, e sluice.Entry, v email) error {
+	emails.Handle(&mux, func(_ context.Context, e sluice.Entry, v email) error {
 		fmt.Println(e.ID, "to", v.To)
 		return nil
-	}), sluice.KindTimeout(10*time.Second))
+	}, sluice.KindTimeout(10*time.Second))
 	mux.Handle("report", func(_ context.Context, e sluice.Entry) error {
 		fmt.Println(e.ID)
 		stop() // the example is over

@@ -416,12 +416,12 @@ func ExampleAgain() {
 	if err := worker.Run(ctx); err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("snoozed", worker.Stats().Snoozed)
+	fmt.Println("again", worker.Stats().Again)
 	// Output:
 	// invoice-1 attempt 1 status 429
 	// invoice-1 attempt 1 status 429
 	// invoice-1 attempt 1 status 200
-	// snoozed 2
+	// again 2
 }
 
 // A handler that is about to do what cannot be undone asks whether the task is still its own. If

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -26,14 +27,14 @@ type Middleware func(next Handler) Handler
 // around returns a handler with middleware around it, of which the first is outermost.
 func around(handler Handler, use []Middleware) (Handler, error) {
 	if handler == nil {
-		return nil, fmt.Errorf("%w: nil Handler", ErrInvalid)
+		return nil, fmt.Errorf("%w: Handler is nil", ErrInvalid)
 	}
-	for _, middleware := range slices.Backward(use) {
+	for i, middleware := range slices.Backward(use) {
 		if middleware == nil {
-			return nil, fmt.Errorf("%w: nil Middleware", ErrInvalid)
+			return nil, fmt.Errorf("%w: Use[%d]: a nil Middleware", ErrInvalid, i)
 		}
 		if handler = middleware(handler); handler == nil {
-			return nil, fmt.Errorf("%w: a Middleware that returns no Handler", ErrInvalid)
+			return nil, fmt.Errorf("%w: Use[%d]: a Middleware that returns no Handler", ErrInvalid, i)
 		}
 	}
 	return handler, nil
@@ -83,6 +84,28 @@ func IsPermanent(err error) bool {
 	var permanent *permanentError
 	return errors.As(err, &permanent)
 }
+
+// Discard marks an error as one that ends its task for good: the work is not needed any more, as when
+// the order was cancelled, or the user is gone. If a handler returns it, or an error that wraps it,
+// the task is removed at once, also on its last attempt, and leaves no dead letter.
+//
+// The task is not done: WithRetention and RecordResult remember nothing of it, and DuplicatesOnce
+// takes its ID again. The log has the error. A version that was deferred meanwhile takes the task's
+// place, and so does the next occurrence of a Periodic. Joined with Permanent or Again, these win.
+// errors.Is and errors.As see through it. Discard(nil) is nil, by which the task is done.
+//
+// A loop of one's own calls Dequeue instead; WithRetention remembers that as done.
+func Discard(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &discardError{err}
+}
+
+type discardError struct{ err error }
+
+func (e *discardError) Error() string { return e.err.Error() }
+func (e *discardError) Unwrap() error { return e.err }
 
 // Again returns what a handler returns for a task that has not failed and is not done either: it is
 // due again in d, by the server's clock, with its header and payload, and no attempt is used up.
@@ -144,7 +167,7 @@ func (e *retryInError) Unwrap() error { return e.err }
 //
 // A task of a kind that it does not know is put off for 15 to 30 seconds, again and again, and no
 // attempt is used up: a program that knows the kind is being deployed, perhaps. A Worker's log has
-// a warning then, once a minute.
+// a warning then, once a minute, with the kind and those that the Mux knows.
 //
 // The zero value is ready. It must not be copied. All handlers are registered before the first task
 // is served.
@@ -159,16 +182,16 @@ type Mux struct {
 // kindRule is what is registered for a kind of tasks.
 type kindRule struct {
 	handler     Handler
-	timeout     time.Duration // 0 for none
-	maxAttempts int           // 0 for no limit
+	timeout     time.Duration // none unless it is positive
+	maxAttempts int           // no limit unless it is positive
 	backoff     func(attempt int, err error) time.Duration
 }
 
-// KindOption is an option of Mux.Handle.
+// KindOption is an option of Mux.Handle. 0 and negative are as in LockOption.
 type KindOption func(*kindRule)
 
 // KindTimeout bounds the work on a task of the kind: its ctx ends then, or after the Worker's
-// Timeout, whichever is sooner. 0 is none of its own.
+// Timeout, whichever is sooner. 0 and negative are no bound of its own.
 //
 // A handler that has not returned the Worker's Grace after that is stuck, see Worker.Timeout; if
 // this is sooner than a third of the Lease, that is when the Worker notices it.
@@ -176,7 +199,7 @@ func KindTimeout(d time.Duration) KindOption { return func(k *kindRule) { k.time
 
 // KindMaxAttempts is how many attempts a task of the kind has before a Worker puts it among the
 // dead letters, if WithMaxAttempts does not allow fewer. One that was claimed more often, since
-// processes have died over it, is not handed out. 0 is no limit.
+// processes have died over it, is not handed out. 0 and negative are no limit of its own.
 func KindMaxAttempts(n int) KindOption { return func(k *kindRule) { k.maxAttempts = n } }
 
 // KindBackoff is what a Worker uses for the kind instead of its Backoff; nil is that.
@@ -188,7 +211,7 @@ func KindBackoff(f func(attempt int, err error) time.Duration) KindOption {
 // producer's. What is to be around it alone is called here: Handle("order", inTransaction(sell)).
 //
 // It panics, since the program is wrong, if the kind has more than 256 bytes or is there already,
-// if the handler is nil or an option nil or negative, and once the Mux serves.
+// if the handler or an option is nil, and once the Mux serves.
 func (m *Mux) Handle(name string, h Handler, opts ...KindOption) {
 	k := &kindRule{handler: h}
 	for _, opt := range opts {
@@ -208,8 +231,6 @@ func (m *Mux) Handle(name string, h Handler, opts ...KindOption) {
 		panic(fmt.Sprintf("sluice: Mux.Handle: kind %q is there already", name))
 	case h == nil:
 		panic(fmt.Sprintf("sluice: Mux.Handle: nil handler of kind %q", name))
-	case k.timeout < 0 || k.maxAttempts < 0:
-		panic(fmt.Sprintf("sluice: Mux.Handle: a negative option of kind %q", name))
 	case m.kinds == nil:
 		m.kinds = map[string]*kindRule{}
 	}
@@ -259,7 +280,7 @@ func (m *Mux) build() *Handler {
 func (m *Mux) dispatch(ctx context.Context, e Entry) error {
 	k := m.kinds[e.Kind]
 	if k == nil {
-		return &unknownKindError{kind: e.Kind, id: e.ID, later: Again(backoff.Half(unknownKindPause))}
+		return &unknownKindError{kind: e.Kind, id: e.ID, mux: m, later: Again(backoff.Half(unknownKindPause))}
 	}
 	lease.Note(ctx, k)
 	if k.maxAttempts > 0 && e.Attempt > k.maxAttempts {
@@ -280,7 +301,13 @@ const unknownKindPause = 30 * time.Second
 // unknownKindError is the result of a task whose kind is not known.
 type unknownKindError struct {
 	kind, id string
+	mux      *Mux // which does not know it
 	later    error
+}
+
+// known names the kinds that the Mux knows, in order.
+func (e *unknownKindError) known() string {
+	return fmt.Sprintf("%q", slices.Sorted(maps.Keys(e.mux.kinds))) // which do not change any more
 }
 
 func (e *unknownKindError) Error() string { return fmt.Sprintf("no handler of kind %q", e.kind) }
@@ -290,7 +317,7 @@ func (e *unknownKindError) Unwrap() error { return e.later }
 //
 //	emails := sluice.Typed[Email]{Queue: queue, Kind: "email"}
 //	_, err := emails.Enqueue(ctx, sluice.Task{ID: order}, Email{To: customer})
-//	mux.Handle("email", emails.Handler(func(ctx context.Context, e sluice.Entry, v Email) error { ... }))
+//	emails.Handle(&mux, func(ctx context.Context, e sluice.Entry, v Email) error { ... })
 //
 // It may be copied, and used by several goroutines at once.
 type Typed[T any] struct {
@@ -330,13 +357,23 @@ func (t Typed[T]) EnqueueBatch(ctx context.Context, tasks []Task, vs []T) ([]Out
 	return t.Queue.EnqueueBatch(ctx, filled)
 }
 
+// Task returns the task with the kind, and v as its payload: for what enqueues tasks of several
+// kinds together, and for an outbox. The errors are those of Enqueue for these.
+func (t Typed[T]) Task(task Task, v T) (Task, error) {
+	filled, err := t.fill(task, v)
+	if err != nil {
+		return Task{}, fmt.Errorf("sluice: task: %w", err)
+	}
+	return filled, nil
+}
+
 // fill returns the task with its kind and payload.
 func (t Typed[T]) fill(task Task, v T) (Task, error) {
 	switch {
 	case task.Payload != nil:
 		return task, fmt.Errorf("%w: a Payload beside the value", ErrInvalid)
 	case task.Kind != "" && task.Kind != t.Kind:
-		return task, fmt.Errorf("%w: a Task of another Kind", ErrInvalid)
+		return task, fmt.Errorf("%w: a Task of kind %q, not %q", ErrInvalid, task.Kind, t.Kind)
 	}
 	encode := t.Encode
 	if encode == nil {
@@ -348,6 +385,11 @@ func (t Typed[T]) fill(task Task, v T) (Task, error) {
 	}
 	task.Kind, task.Payload = t.Kind, payload
 	return task, nil
+}
+
+// Handle registers Handler(fn) with a Mux for the Kind. It panics where Handler and Mux.Handle do.
+func (t Typed[T]) Handle(mux *Mux, fn func(ctx context.Context, e Entry, v T) error, opts ...KindOption) {
+	mux.Handle(t.Kind, t.Handler(fn), opts...)
 }
 
 // Handler returns a Handler that calls fn with the value of the payload. A task whose payload has

@@ -110,7 +110,7 @@ func TestHooks_NoneCostNothing(t *testing.T) {
 func TestDisposition_HasANameForEach(t *testing.T) {
 	t.Parallel()
 	for d, name := range map[Disposition]string{
-		DispositionDone: "done", DispositionRetried: "retried", DispositionBuried: "buried", DispositionCanceled: "canceled", DispositionReleased: "released", DispositionSnoozed: "snoozed", DispositionLost: "lost",
+		DispositionDone: "done", DispositionRetried: "retried", DispositionBuried: "buried", DispositionCanceled: "canceled", DispositionReleased: "released", DispositionDiscarded: "discarded", DispositionAgain: "again", DispositionLost: "lost",
 		0: "unknown", -1: "unknown", DispositionLost + 1: "unknown",
 	} {
 		require.Equal(t, name, d.String())
@@ -129,13 +129,13 @@ func TestDecodeInspected_ShowsLabelsOnly(t *testing.T) {
 	}{
 		{[]any{int64(-2), labels(), int64(0), int64(0)}, LockInfo{}, true},
 		{[]any{int64(-2), labels(), int64(0), int64(3)}, LockInfo{Waiting: 3}, true},
-		{[]any{int64(-1), labels(), int64(1), int64(2)}, LockInfo{Held: true, TTL: -time.Millisecond, Permits: 1, Waiting: 2}, true},
-		{[]any{int64(7), labels("host 1"), int64(1), int64(2)}, LockInfo{Held: true, TTL: 7 * time.Millisecond, Owner: "host 1", Owners: []string{"host 1"}, Permits: 1, Waiting: 2}, true},
-		{[]any{int64(7), labels(), int64(1000), int64(2)}, LockInfo{Held: true, TTL: 7 * time.Millisecond, Permits: 1000, Waiting: 2}, true},
-		{[]any{int64(7), labels("a\nb"), int64(1), int64(2)}, LockInfo{Held: true, TTL: 7 * time.Millisecond, Permits: 1, Waiting: 2}, true},
-		{[]any{int64(7), labels("\xff"), int64(1), int64(2)}, LockInfo{Held: true, TTL: 7 * time.Millisecond, Permits: 1, Waiting: 2}, true},
-		{[]any{int64(7), labels(string(make([]byte, 65))), int64(1), int64(2)}, LockInfo{Held: true, TTL: 7 * time.Millisecond, Permits: 1, Waiting: 2}, true},
-		{[]any{int64(7), labels("a", "b\n", "c"), int64(4), int64(2)}, LockInfo{Held: true, TTL: 7 * time.Millisecond, Owners: []string{"a", "c"}, Permits: 4, Waiting: 2}, true},
+		{[]any{int64(-1), labels(), int64(1), int64(2)}, LockInfo{Held: true, TTL: -time.Millisecond, Holders: 1, Waiting: 2}, true},
+		{[]any{int64(7), labels("host 1"), int64(1), int64(2)}, LockInfo{Held: true, TTL: 7 * time.Millisecond, Owner: "host 1", Owners: []string{"host 1"}, Holders: 1, Waiting: 2}, true},
+		{[]any{int64(7), labels(), int64(1000), int64(2)}, LockInfo{Held: true, TTL: 7 * time.Millisecond, Holders: 1000, Waiting: 2}, true},
+		{[]any{int64(7), labels("a\nb"), int64(1), int64(2)}, LockInfo{Held: true, TTL: 7 * time.Millisecond, Holders: 1, Waiting: 2}, true},
+		{[]any{int64(7), labels("\xff"), int64(1), int64(2)}, LockInfo{Held: true, TTL: 7 * time.Millisecond, Holders: 1, Waiting: 2}, true},
+		{[]any{int64(7), labels(string(make([]byte, 65))), int64(1), int64(2)}, LockInfo{Held: true, TTL: 7 * time.Millisecond, Holders: 1, Waiting: 2}, true},
+		{[]any{int64(7), labels("a", "b\n", "c"), int64(4), int64(2)}, LockInfo{Held: true, TTL: 7 * time.Millisecond, Owners: []string{"a", "c"}, Holders: 4, Waiting: 2}, true},
 		{int64(5), LockInfo{}, false},
 		{int64(-2), LockInfo{}, false},
 		{[]any{int64(-3), labels(), int64(1), int64(0)}, LockInfo{}, false},

@@ -74,7 +74,7 @@ func WithLockHooks(h LockHooks) LockOption {
 	isSet := h.LockAcquired != nil || h.WaitEnded != nil || h.LockReleased != nil || h.LockLost != nil
 	return func(o *lockOptions) {
 		if isSet {
-			o.Hooks, o.WatchesLoss = append(slices.Clip(o.Hooks), h.tell), o.WatchesLoss || h.LockLost != nil
+			o.Hooks = append(slices.Clip(o.Hooks), h.tell)
 		}
 	}
 }

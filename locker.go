@@ -177,9 +177,9 @@ type LockInfo struct {
 	// Owners are the labels of those that hold it, of permits in the order in which they end. One
 	// without a label is left out.
 	Owners []string
-	// Permits is how many callers hold it: 1 without WithPermits. With them, TTL is that of the
+	// Holders is how many callers hold it: 1 without WithPermits. With them, TTL is that of the
 	// last one to end.
-	Permits int
+	Holders int
 	// Waiting is how many processes (Lockers) wait in line for it. The callers of one process count
 	// once. So does a process for which the lock is reserved until it comes: it does not hold the
 	// lock yet. A process that has died counts until its turn comes, or until the line ends: a
@@ -203,7 +203,7 @@ func lockInfo(i store.Inspected) LockInfo {
 	if i.Holders == 0 {
 		return LockInfo{Waiting: i.Waiting}
 	}
-	info := LockInfo{Held: true, TTL: i.Left, Permits: i.Holders, Waiting: i.Waiting}
+	info := LockInfo{Held: true, TTL: i.Left, Holders: i.Holders, Waiting: i.Waiting}
 	for _, owner := range i.Owners {
 		if isLabel(owner) {
 			info.Owners = append(info.Owners, owner)

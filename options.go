@@ -26,9 +26,22 @@ const maxAttempt = 999_999_999
 // LockOption sets something about locks: for all locks of a Locker when it is given to NewLocker,
 // for one lock when it is given to Lock, TryLock, Do or Adopt, for several when it is given to
 // LockAll or DoAll.
+//
+// An option that is given 0 is as if it were not given: a Locker has the default then, and a lock
+// what its Locker has. A negative number or time is none, where there can be none. That is so for
+// QueueOption, KindOption and the fields of Worker and Pool too.
 type LockOption func(*lockOptions)
 
 type lockOptions = locks.Options
+
+// limitOr returns a limit that an option sets, or what is set already for 0. No limit, which is
+// negative for callers, is 0 from here on.
+func limitOr[N int | time.Duration](given, before N) N {
+	if given == 0 {
+		return before
+	}
+	return max(given, 0)
+}
 
 var defaultLockOptions = lockOptions{Prefix: "Lock:", TTL: 15 * time.Second, Retry: 100 * time.Millisecond}
 
@@ -36,7 +49,9 @@ var defaultLockOptions = lockOptions{Prefix: "Lock:", TTL: 15 * time.Second, Ret
 // released nor extended: how long a crash of the holder blocks the others. They wait
 // for up to 12ms more, or 202ms far from the server; see Locker.Lock. At
 // least 1ms. Defaults to 15s.
-func WithTTL(d time.Duration) LockOption { return func(o *lockOptions) { o.TTL = d } }
+func WithTTL(d time.Duration) LockOption {
+	return func(o *lockOptions) { o.TTL = cmp.Or(d, o.TTL) }
+}
 
 // WithRetryInterval sets how often a caller polls that waits for a lock. It is normally woken by a
 // message, and by the end of the holder's TTL; the interval bounds its wait when messages are lost.
@@ -47,7 +62,9 @@ func WithTTL(d time.Duration) LockOption { return func(o *lockOptions) { o.TTL =
 // processes before it, it polls every d*n/4: at least d, and at most 10s or d, whichever is longer.
 // While a lock of the same Locker is held, the first has it inspected once in an interval: should
 // its key be gone, the wait ends within two.
-func WithRetryInterval(d time.Duration) LockOption { return func(o *lockOptions) { o.Retry = d } }
+func WithRetryInterval(d time.Duration) LockOption {
+	return func(o *lockOptions) { o.Retry = cmp.Or(d, o.Retry) }
+}
 
 // WithAutoRenew has a lock extended in the background, at a third of its TTL, for as long as it is
 // held and the process lives. The TTL is then how long a crash blocks others, and no bound for the
@@ -61,14 +78,10 @@ func WithAutoRenew() LockOption { return func(o *lockOptions) { o.Renew = true }
 // over the lock is lost (its Context ends with ErrLost), and the server frees it when its TTL runs
 // out.
 //
-// So a function that hangs does not hold a lock for ever by auto-renewal. At least 1ms. Defaults to
-// any time.
+// So a function that hangs does not hold a lock for ever by auto-renewal. At least 1ms; negative is
+// no limit. Defaults to none.
 func WithMaxHold(d time.Duration) LockOption {
-	return func(o *lockOptions) {
-		if o.MaxHold = d; d == 0 {
-			o.MaxHold = -1 // 0 in the field is the default; given by a caller it is out of range
-		}
-	}
+	return func(o *lockOptions) { o.MaxHold = limitOr(d, o.MaxHold) }
 }
 
 // WithMaxWait sets the longest time for which Lock and Do wait for the lock. When it is over they
@@ -76,13 +89,9 @@ func WithMaxHold(d time.Duration) LockOption {
 // context.DeadlineExceeded, if another caller held the lock.
 //
 // The context that Do's function gets, and the lock, are not bounded by it. TryLock does not wait,
-// and ignores it. At least 1ms. Defaults to any time.
+// and ignores it. At least 1ms; negative is no limit. Defaults to none.
 func WithMaxWait(d time.Duration) LockOption {
-	return func(o *lockOptions) {
-		if o.MaxWait = d; d == 0 {
-			o.MaxWait = -1 // out of range, as in WithMaxHold
-		}
-	}
+	return func(o *lockOptions) { o.MaxWait = limitOr(d, o.MaxWait) }
 }
 
 // WithFencing gives each holder of the lock a number, see Lock.Fence, that is higher than that of
@@ -119,10 +128,13 @@ func WithFencing() LockOption { return func(o *lockOptions) { o.Fenced = true } 
 // which has acknowledged, though they prefer the one that has read most. And a primary that hangs,
 // or is cut off, and goes on afterwards may serve its old clients beside the new one: what that
 // gives is counted in docs/guarantees.md. It is not consensus; WithFencing holds where this does
-// not. Defaults to 0, which waits for no replica.
-func WithLockReplicas(n int) LockOption { return func(o *lockOptions) { o.Replicas = n } }
+// not. Negative is none. Defaults to no replica.
+func WithLockReplicas(n int) LockOption {
+	return func(o *lockOptions) { o.Replicas = limitOr(n, o.Replicas) }
+}
 
-// WithLockPrefix sets what the key of a lock begins with. Defaults to "Lock:".
+// WithLockPrefix sets what the key of a lock begins with; with "" the key is the name. Defaults to
+// "Lock:".
 func WithLockPrefix(p string) LockOption { return func(o *lockOptions) { o.Prefix = p } }
 
 // WithPermits lets up to n callers hold the name at a time, in all processes: 1 to 1000.
@@ -138,17 +150,17 @@ func WithLockPrefix(p string) LockOption { return func(o *lockOptions) { o.Prefi
 // which wakes the next if it leaves a permit free. A section costs about three scripts when many
 // wait, where a lock that is handed over costs far fewer. Inspect says how many permits are held,
 // and by which owners; ForceUnlock frees all of them. Defaults to 1: a plain lock.
+//
+// 0 is ErrInvalid: a number that was computed wrongly would make a plain lock of a name that others
+// hold with permits.
 func WithPermits(n int) LockOption {
-	return func(o *lockOptions) {
-		if o.Permits = n; n == 0 {
-			o.Permits = -1 // out of range, as in WithMaxHold
-		}
-	}
+	return func(o *lockOptions) { o.Permits = cmp.Or(n, -1) } // out of range; 0 in the field is 1
 }
 
 // WithOwner sets a label that says which program or host holds the lock: Locker.Inspect shows it,
 // to every client of the server, so it must hold no secret. It has 1 to 64 bytes of printable
-// UTF-8; otherwise the error is ErrInvalid.
+// UTF-8; otherwise the error is ErrInvalid, also for "", since a label that was meant is missing
+// then.
 //
 // It identifies no holder: any number of them may have the same label.
 //
@@ -156,11 +168,7 @@ func WithPermits(n int) LockOption {
 // process only between callers with the same label; to one with another it goes by way of Redis.
 // Defaults to no label.
 func WithOwner(label string) LockOption {
-	return func(o *lockOptions) {
-		if o.Owner = label; label == "" {
-			o.Owner = "\x00" // out of range, as in WithMaxHold
-		}
-	}
+	return func(o *lockOptions) { o.Owner = cmp.Or(label, "\x00") } // out of range; "" in the field is no label
 }
 
 // withLockOptions returns o changed by opts, or says what is wrong with the result.
@@ -172,22 +180,18 @@ func withLockOptions(o lockOptions, opts []LockOption) (*lockOptions, error) {
 		opt(&o)
 	}
 	if err := cmp.Or(checkDuration("TTL", o.TTL), checkDuration("retry interval", o.Retry),
-		checkDuration("longest hold", cmp.Or(o.MaxHold, time.Second)), checkDuration("longest wait", cmp.Or(o.MaxWait, time.Second))); err != nil {
+		checkLimit("longest hold", o.MaxHold), checkLimit("longest wait", o.MaxWait)); err != nil {
 		return &o, err
 	}
 	switch {
 	case o.Permits < 0 || o.Permits > store.MaxPermits:
 		return &o, fmt.Errorf("%w: a name has 1 to %d permits", ErrInvalid, store.MaxPermits)
-	case o.Replicas < 0:
-		return &o, errNegativeReplicas
 	case o.Owner != "" && !isLabel(o.Owner):
 		return &o, fmt.Errorf("%w: a label has 1 to %d bytes of printable UTF-8", ErrInvalid, maxLabel)
 	}
 	o.Prepare()
 	return &o, nil
 }
-
-var errNegativeReplicas = fmt.Errorf("%w: negative number of replicas", ErrInvalid)
 
 // maxLabel is the most bytes of a label, of an owner or a Worker.
 const maxLabel = 64
@@ -197,7 +201,7 @@ func isLabel(label string) bool {
 	return label != "" && len(label) <= maxLabel && utf8.ValidString(label) && !strings.ContainsFunc(label, unprintable)
 }
 
-// QueueOption sets something about a Queue.
+// QueueOption sets something about a Queue. 0 and negative are as in LockOption.
 type QueueOption func(*queueOptions)
 
 type queueOptions struct {
@@ -208,22 +212,23 @@ type queueOptions struct {
 }
 
 var defaultQueueOptions = queueOptions{
-	Options: queues.Options{QueueOptions: store.QueueOptions{MaxAttempts: 25}, Poll: time.Second}, prefix: "Queue:",
+	Options: queues.Options{QueueOptions: store.QueueOptions{MaxAttempts: 25}, Poll: time.Second}, prefix: "Queue:", duplicates: DuplicatesReplace,
 }
 
 // Duplicates says what Enqueue does with an ID that is already in the queue.
 //
 // A task that is leased at that moment, which a handler is working on, is never touched.
-// With DuplicatesReplace the new version waits for its turn (see OutcomeDeferred), and so it
-// does with DuplicatesEarliest and DuplicatesLatest, unless one that counts more is waiting
-// already. With DuplicatesKeep it is dropped: what happens while a handler works on the ID
-// leads to no further run. Where it must, use one of the others, or another ID.
+// With DuplicatesReplace and DuplicatesKeepDue the new version waits for its turn (see
+// OutcomeDeferred), and so it does with DuplicatesEarliest and DuplicatesLatest, unless one that
+// counts more is waiting already. With DuplicatesKeep and DuplicatesOnce it is dropped: what
+// happens while a handler works on the ID leads to no further run. Where it must, use one of the
+// others, or another ID.
 type Duplicates int
 
 const (
 	// DuplicatesReplace gives the task the new due time and payload, so that the last one
 	// counts (debounce).
-	DuplicatesReplace Duplicates = iota
+	DuplicatesReplace Duplicates = iota + 1
 	// DuplicatesKeep leaves the task unchanged, and drops the new one: also while the task is being
 	// worked on.
 	DuplicatesKeep
@@ -240,7 +245,7 @@ const (
 	DuplicatesKeepDue
 	// DuplicatesOnce makes the ID an idempotency key: what was finished within WithRetention is not
 	// enqueued again (OutcomeDone), nor is what waits or is leased (OutcomeKept). A dead letter is,
-	// and what was cancelled. NewQueue without WithRetention is ErrInvalid then.
+	// and what was cancelled. On a Queue without WithRetention it is ErrInvalid.
 	//
 	// Reschedule of a leased task has it run again, as ever. It is as good as the memory of the
 	// server, and of what finishes the tasks: see WithRetention. The work itself is done at least
@@ -249,16 +254,29 @@ const (
 	DuplicatesOnce
 )
 
-// String returns the policy's name in lower case.
+// check says what is wrong with a policy of a queue that remembers what is done, or does not.
+func (d Duplicates) check(remembers bool) error {
+	switch {
+	case d < DuplicatesReplace || d > DuplicatesOnce:
+		return fmt.Errorf("%w: unknown duplicate policy %d", ErrInvalid, d)
+	case d == DuplicatesOnce && !remembers:
+		return fmt.Errorf("%w: DuplicatesOnce without WithRetention", ErrInvalid)
+	}
+	return nil
+}
+
+// String returns the policy's name in lower case; "unknown" for 0, which stands for the queue's.
 func (d Duplicates) String() string { return nameIn(policyNames[:], int(d)) }
 
-// WithDuplicates sets what happens to an ID that is already in the queue.
-// Defaults to DuplicatesReplace.
-func WithDuplicates(p Duplicates) QueueOption { return func(o *queueOptions) { o.duplicates = p } }
+// WithDuplicates sets what happens to an ID that is already in the queue, where Task.Duplicates says
+// nothing else. Defaults to DuplicatesReplace.
+func WithDuplicates(p Duplicates) QueueOption {
+	return func(o *queueOptions) { o.duplicates = cmp.Or(p, o.duplicates) }
+}
 
 // WithMaxAttempts sets how often a task may be claimed. The claim after the n-th does not
-// hand the task out. It puts it among the dead letters, where Get and Stats show it. 0
-// means no limit. Defaults to 25.
+// hand the task out. It puts it among the dead letters, where Get and Stats show it. Negative is
+// no limit. Defaults to 25.
 //
 // A delivery that ends with its lease, without a word from its holder, was perhaps never
 // seen by a handler: the reply to the claim was lost. Up to two of those do not count, so
@@ -266,15 +284,20 @@ func WithDuplicates(p Duplicates) QueueOption { return func(o *queueOptions) { o
 //
 // The limit is that of the Queue that claims, and is not kept on the server: give it to the
 // queues of all workers alike. A Queue with a lower limit buries what others would try again.
-func WithMaxAttempts(n int) QueueOption { return func(o *queueOptions) { o.MaxAttempts = n } }
+func WithMaxAttempts(n int) QueueOption {
+	return func(o *queueOptions) { o.MaxAttempts = limitOr(n, o.MaxAttempts) }
+}
 
 // WithPollInterval sets the longest time between two polls of Wait, and so the longest
 // delay when a notification is lost. If more than 100 clients wait, each polls more rarely, once in
 // 3d at least; and once an hour at least. At least 1ms. Defaults to 1s.
-func WithPollInterval(d time.Duration) QueueOption { return func(o *queueOptions) { o.Poll = d } }
+func WithPollInterval(d time.Duration) QueueOption {
+	return func(o *queueOptions) { o.Poll = cmp.Or(d, o.Poll) }
+}
 
 // WithDeadLimit bounds the number of dead letters to n: more are dropped for good, those first that
-// died first. Stats.Dropped counts what was dropped. 0 means no limit. Defaults to 0.
+// died first. Stats.Dropped counts what was dropped. Negative is no limit.
+// Defaults to none.
 //
 // Bury, a Worker, or a claim that finds the attempts of a task used up, buries the task and drops
 // the oldest letters in one step: there are never more than n, however many tasks die at a time. To
@@ -288,21 +311,25 @@ func WithPollInterval(d time.Duration) QueueOption { return func(o *queueOptions
 //
 // Where no Worker runs, only burials drop. In a loop of one's own these are Bury, a Claim that
 // finds attempts used up, and a Claim or Pop that finds an entry that is not the library's.
-func WithDeadLimit(n int) QueueOption { return func(o *queueOptions) { o.DeadLimit = n } }
+func WithDeadLimit(n int) QueueOption {
+	return func(o *queueOptions) { o.DeadLimit = limitOr(n, o.DeadLimit) }
+}
 
 // WithDeadAge drops dead letters that died longer ago than d, by the server's clock, as
 // WithDeadLimit drops those beyond its limit: beside burials, and when a Worker of a Queue with
 // this option says that it lives, be it idle. Stats.Dropped counts them too.
 //
-// Without such a Worker, old letters stay until the next burial. At least 1ms; 0 means no limit.
-// Defaults to 0.
-func WithDeadAge(d time.Duration) QueueOption { return func(o *queueOptions) { o.DeadAge = d } }
+// Without such a Worker, old letters stay until the next burial. At least 1ms; negative is no
+// limit. Defaults to none.
+func WithDeadAge(d time.Duration) QueueOption {
+	return func(o *queueOptions) { o.DeadAge = limitOr(d, o.DeadAge) }
+}
 
 // WithRetention has finished tasks remembered for d, by the server's clock: Get, List and All show
 // them as StateDone, with DoneAt, Attempt, and what RecordResult has recorded.
 //
-// What a Worker or Dequeue finishes is remembered, and what Pop takes is not; nor is a version, or
-// an occurrence of a Periodic, that another one takes the place of. A remembered ID can be enqueued
+// What a Worker or Dequeue finishes is remembered. What Pop takes or a handler discards is not; nor
+// is a version, or an occurrence of a Periodic, that another one takes the place of. A remembered ID can be enqueued
 // again, except with DuplicatesOnce. Cancel and Purge forget.
 //
 // The d is that of the Queue that finishes, and is not kept on the server: give it to the queues of
@@ -313,9 +340,11 @@ func WithDeadAge(d time.Duration) QueueOption { return func(o *queueOptions) { o
 //
 // A task takes about 100 bytes of Redis, and one with a result or with another Attempt than 1 about
 // 100 more, and the result. No finish fails for want of room: a full server gets the ID without the
-// result, and the Worker logs that. At least 1ms; 0 means that nothing is remembered. Defaults to
-// 0.
-func WithRetention(d time.Duration) QueueOption { return func(o *queueOptions) { o.Retention = d } }
+// result, and the Worker logs that. At least 1ms; negative remembers nothing.
+// Defaults to none.
+func WithRetention(d time.Duration) QueueOption {
+	return func(o *queueOptions) { o.Retention = limitOr(d, o.Retention) }
+}
 
 // WithQueueReplicas has what changes a queue count once n replicas of the server have
 // acknowledged it: Enqueue, EnqueueBatch, Dequeue, Retry, Release, Bury, Revive, Drop, Reschedule,
@@ -330,17 +359,20 @@ func WithRetention(d time.Duration) QueueOption { return func(o *queueOptions) {
 //     changes nothing; with DuplicatesReplace it is a new version.
 //   - A task that was to be finished is. After a failover that forgets it, it is handed out
 //     again, as after a crash: at least once. A further call is ErrStale, joined with ErrUnderReplicated until the replicas have it.
-//   - EnqueueBatch, Dequeue, Release and Revive end with the chunk that too few have acknowledged. The next ones
+//   - EnqueueBatch, Dequeue, Retry, Release, Bury and Revive end with the chunk that too few have acknowledged. The next ones
 //     have not been sent.
 //
 // Calls that are merged share one wait. What a Worker reports waits for no replica, nor do claims
 // and extensions: no caller could do anything about it, tasks are handed out at least once in any
 // case, and the replicas get it no sooner. A Pop that finds nothing due needs no replica. It costs
-// a round trip from the server to its replicas, in which the connection is busy. Defaults to 0,
-// which waits for no replica.
-func WithQueueReplicas(n int) QueueOption { return func(o *queueOptions) { o.Replicas = n } }
+// a round trip from the server to its replicas, in which the connection is busy. Negative waits for
+// no replica. Defaults to none.
+func WithQueueReplicas(n int) QueueOption {
+	return func(o *queueOptions) { o.Replicas = limitOr(n, o.Replicas) }
+}
 
-// WithQueuePrefix sets what the key of a queue begins with. Defaults to "Queue:".
+// WithQueuePrefix sets what the key of a queue begins with; with "" the key is the name. Defaults to
+// "Queue:".
 func WithQueuePrefix(p string) QueueOption { return func(o *queueOptions) { o.prefix = p } }
 
 // with returns o changed by opts, or says what is wrong with the result.
@@ -351,24 +383,14 @@ func (o queueOptions) with(opts []QueueOption) (queueOptions, error) {
 		}
 		opt(&o)
 	}
-	switch {
-	case o.duplicates < DuplicatesReplace || o.duplicates > DuplicatesOnce:
-		return o, fmt.Errorf("%w: unknown duplicate policy %d", ErrInvalid, o.duplicates)
-	case o.MaxAttempts < 0 || o.MaxAttempts > maxAttempt:
-		return o, fmt.Errorf("%w: attempts must be 0 to %d", ErrInvalid, maxAttempt)
-	case o.DeadLimit < 0:
-		return o, fmt.Errorf("%w: negative number of dead letters", ErrInvalid)
-	case o.DeadAge != 0 && (o.DeadAge < time.Millisecond || o.DeadAge > store.LongestDuration):
-		return o, fmt.Errorf("%w: age of dead letters must be 1ms to 100 years", ErrInvalid)
-	case o.Retention != 0 && (o.Retention < time.Millisecond || o.Retention > store.LongestDuration):
-		return o, fmt.Errorf("%w: retention must be 1ms to 100 years", ErrInvalid)
-	case o.duplicates == DuplicatesOnce && o.Retention == 0:
-		return o, fmt.Errorf("%w: DuplicatesOnce without WithRetention", ErrInvalid)
-	case o.Replicas < 0:
-		return o, errNegativeReplicas
+	if o.MaxAttempts > maxAttempt {
+		return o, fmt.Errorf("%w: attempts must be %d at most", ErrInvalid, maxAttempt)
+	}
+	if err := o.duplicates.check(o.Retention > 0); err != nil {
+		return o, err
 	}
 	o.Duplicates = o.duplicates.String()
-	return o, checkDuration("poll interval", o.Poll)
+	return o, cmp.Or(checkDuration("poll interval", o.Poll), checkLimit("age of dead letters", o.DeadAge), checkLimit("retention", o.Retention))
 }
 
 // checkDuration refuses a TTL, lease or interval that Redis could not hold.
@@ -377,6 +399,11 @@ func checkDuration(what string, d time.Duration) error {
 		return fmt.Errorf("%w: %s must be 1ms to 100 years", ErrInvalid, what)
 	}
 	return nil
+}
+
+// checkLimit is checkDuration of one that is 0 for none.
+func checkLimit(what string, d time.Duration) error {
+	return checkDuration(what, cmp.Or(d, time.Second))
 }
 
 // checkClient refuses a client that cannot be used. A Ring cannot: it moves a name to

@@ -87,22 +87,31 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 		bad["queue braces"] = queue("a", sluice.WithQueuePrefix("{"))
 		for _, d := range []time.Duration{0, -1, time.Millisecond - 1, forever} {
 			at := d.String()
-			bad["ttl "+at] = locker(sluice.WithTTL(d))
-			bad["lock ttl "+at] = func() error { _, err := l.Lock(ctx, "a", sluice.WithTTL(d)); return err }
-			bad["max hold "+at] = locker(sluice.WithMaxHold(d))
-			bad["max wait "+at] = locker(sluice.WithMaxWait(d))
-			bad["lock max wait "+at] = func() error { _, err := l.Lock(ctx, "a", sluice.WithMaxWait(d)); return err }
-			bad["retry interval "+at] = locker(sluice.WithRetryInterval(d))
-			bad["poll interval "+at] = queue("a", sluice.WithPollInterval(d))
 			bad["extend lock "+at] = func() error { return k.Extend(ctx, d) }
 			bad["claim "+at] = func() error { _, err := q.Claim(ctx, 1, d); return err }
 			bad["extend "+at] = func() error { return q.Extend(ctx, e, d) }
+			if d == 0 { // an option that is given 0 is not given
+				continue
+			}
+			bad["ttl "+at] = locker(sluice.WithTTL(d))
+			bad["lock ttl "+at] = func() error { _, err := l.Lock(ctx, "a", sluice.WithTTL(d)); return err }
+			bad["retry interval "+at] = locker(sluice.WithRetryInterval(d))
+			bad["poll interval "+at] = queue("a", sluice.WithPollInterval(d))
 		}
-		for _, d := range []time.Duration{-1, forever} {
-			bad["delay "+d.String()] = func() error { _, err := q.Enqueue(ctx, sluice.Task{ID: "b", Delay: d}); return err }
-			bad["retry "+d.String()] = func() error { return q.Retry(ctx, e, d, "failed") }
-			bad["reschedule "+d.String()] = func() error { _, err := q.Reschedule(ctx, "a", d); return err }
+		for _, d := range []time.Duration{time.Millisecond - 1, forever} { // negative is no limit
+			at := d.String()
+			bad["max hold "+at] = locker(sluice.WithMaxHold(d))
+			bad["max wait "+at] = locker(sluice.WithMaxWait(d))
+			bad["lock max wait "+at] = func() error { _, err := l.Lock(ctx, "a", sluice.WithMaxWait(d)); return err }
+			bad["dead age "+at] = queue("a", sluice.WithDeadAge(d))
+			bad["retention "+at] = queue("a", sluice.WithRetention(d))
 		}
+		for _, n := range []int{-1, 0, 1001} { // 0 too: see WithPermits
+			bad["permits "+strconv.Itoa(n)] = locker(sluice.WithPermits(n))
+		}
+		bad["delay"] = func() error { _, err := q.Enqueue(ctx, sluice.Task{ID: "b", Delay: forever}); return err }
+		bad["retry"] = func() error { return q.Retry(ctx, forever, "failed", e) }
+		bad["reschedule"] = func() error { _, err := q.Reschedule(ctx, "a", forever); return err }
 		for what, task := range map[string]sluice.Task{
 			"no id":          {},
 			"long id":        {ID: long},
@@ -130,7 +139,7 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 				}
 			}
 		}
-		for what, option := range map[string]sluice.ReadOption{"nil": nil, "no bytes": sluice.WithPayloadsUpTo(0), "less": sluice.WithPayloadsUpTo(-1)} {
+		for what, option := range map[string]sluice.ReadOption{"nil": nil} {
 			bad["get option "+what] = func() error { _, err := q.Get(ctx, "a", option); return err }
 			bad["list option "+what] = func() error { _, err := q.List(ctx, sluice.StateDue, sluice.TaskInfo{}, 1, option); return err }
 			bad["all option "+what] = func() error { return errorOf(q.All(ctx, sluice.StateDead, option)) }
@@ -154,11 +163,8 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 		bad["nil lock option"] = locker(nil)
 		bad["nil queue option"] = queue("a", nil)
 		bad["policy"] = queue("a", sluice.WithDuplicates(9))
-		bad["max attempts"] = queue("a", sluice.WithMaxAttempts(-1))
-		bad["dead limit"] = queue("a", sluice.WithDeadLimit(-1))
-		bad["dead age"] = queue("a", sluice.WithDeadAge(time.Microsecond))
-		bad["negative dead age"] = queue("a", sluice.WithDeadAge(-time.Hour))
-		bad["long dead age"] = queue("a", sluice.WithDeadAge(101*365*24*time.Hour))
+		bad["max attempts"] = queue("a", sluice.WithMaxAttempts(1_000_000_000))
+		bad["once without retention"] = queue("a", sluice.WithDuplicates(sluice.DuplicatesOnce), sluice.WithRetention(-1))
 		bad["nil client"] = func() error { _, err := sluice.NewLocker(nil); return err }
 		bad["nil pointer client"] = func() error { _, err := sluice.NewLocker((*redis.Client)(nil)); return err }
 		for kind, rdb := range unusable() {
@@ -264,7 +270,7 @@ func TestOptions_ExtremesWorkOrAreInvalid(t *testing.T) {
 				_, err = q.Enqueue(ctx, sluice.Task{ID: "a", Payload: make([]byte, 1)})
 				require.NoError(b, err)
 				require.NoError(b, q.Wait(ctx))
-				require.GreaterOrEqual(b, q.MaxAttempts(), 0)
+				require.NotZero(b, q.MaxAttempts())
 				es, err := q.Claim(ctx, 1, time.Minute)
 				require.NoError(b, err)
 				return q.Dequeue(ctx, es...)
@@ -277,18 +283,27 @@ func TestOptions_ExtremesWorkOrAreInvalid(t *testing.T) {
 		}
 		for _, d := range durations {
 			at := d.String()
-			span, delay := d >= time.Millisecond && d <= century, d >= 0 && d <= century
-			check("TTL "+at, span, lock(sluice.WithTTL(d)))
-			check("retry interval "+at, span, lock(sluice.WithRetryInterval(d)))
-			check("max hold "+at, span, lock(sluice.WithMaxHold(d)))
-			check("poll interval "+at, span, queue(sluice.WithPollInterval(d)))
+			span, delay := d >= time.Millisecond && d <= century, d <= century
+			check("TTL "+at, span || d == 0, lock(sluice.WithTTL(d)))
+			check("retry interval "+at, span || d == 0, lock(sluice.WithRetryInterval(d)))
+			check("max hold "+at, span || d <= 0, lock(sluice.WithMaxHold(d)))
+			check("max wait "+at, span || d <= 0, func() error {
+				err := lock(sluice.WithMaxWait(d))()
+				if d == time.Millisecond && errors.Is(err, context.DeadlineExceeded) {
+					return nil // the server may have taken longer
+				}
+				return err
+			})
+			check("dead age "+at, span || d <= 0, queue(sluice.WithDeadAge(d)))
+			check("retention "+at, span || d <= 0, queue(sluice.WithRetention(d)))
+			check("poll interval "+at, span || d == 0, queue(sluice.WithPollInterval(d)))
 			check("lease "+at, span, func() error { _, err := b.Q.Claim(ctx, 1, d); return err })
 			e := fresh()
-			check("retry "+at, delay, func() error { return b.Q.Retry(ctx, e, d, "failed") })
+			check("retry "+at, delay, func() error { return b.Q.Retry(ctx, d, "failed", e) })
 			check("reschedule "+at, delay, func() error { _, err := b.Q.Reschedule(ctx, "a", d); return err })
 			check("delay "+at, delay, func() error { _, err := b.Q.Enqueue(ctx, sluice.Task{ID: "a", Delay: d}); return err })
 			if delay {
-				require.InDelta(b, b.Now()+d.Seconds(), b.Get("a").Score, 60, at)
+				require.InDelta(b, b.Now()+max(d, 0).Seconds(), b.Get("a").Score, 60, at)
 			}
 			e = fresh()
 			check("extend "+at, span, func() error { return b.Q.Extend(ctx, e, d) })
@@ -298,7 +313,8 @@ func TestOptions_ExtremesWorkOrAreInvalid(t *testing.T) {
 		}
 		for _, n := range numbers {
 			at := strconv.Itoa(n)
-			check("max attempts "+at, n >= 0 && n <= 999_999_999, queue(sluice.WithMaxAttempts(n)))
+			check("max attempts "+at, n <= 999_999_999, queue(sluice.WithMaxAttempts(n)))
+			check("dead limit "+at, true, queue(sluice.WithDeadLimit(n)))
 			check("duplicates "+at, n == 0 || n == 1, queue(sluice.WithDuplicates(sluice.Duplicates(n))))
 			e := fresh()
 			check("claim "+at, n > 0, func() error { _, err := b.Q.Claim(ctx, n, time.Minute); return err })
@@ -324,6 +340,72 @@ func TestOptions_ExtremesWorkOrAreInvalid(t *testing.T) {
 			})
 		}
 	})
+}
+
+// TestOptions_ZeroIsNotGivenAndNegativeIsNone: so the zero value of a program's configuration is
+// right everywhere, and a lock can do without a limit of its Locker.
+func TestOptions_ZeroIsNotGivenAndNegativeIsNone(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx, name := b.Context(), b.Key
+		l := systest.NewLocker(b.T, b.RDB, sluice.WithTTL(time.Hour), sluice.WithRetryInterval(time.Minute), sluice.WithMaxHold(time.Minute),
+			sluice.WithMaxWait(20*time.Millisecond))
+		heldFor := func(opts ...sluice.LockOption) time.Duration {
+			k, err := l.Lock(ctx, name, append(opts, sluice.WithMaxWait(-1))...)
+			require.NoError(b, err)
+			defer func() { require.NoError(b, k.Unlock(ctx)) }()
+			return time.Until(k.Deadline())
+		}
+		require.InDelta(b, time.Minute, heldFor(sluice.WithTTL(0), sluice.WithMaxHold(0), sluice.WithRetryInterval(0)), float64(30*time.Second))
+		require.InDelta(b, time.Hour, heldFor(sluice.WithTTL(0), sluice.WithMaxHold(-1)), float64(time.Minute))
+		k, err := l.Lock(ctx, name, sluice.WithMaxWait(-1))
+		require.NoError(b, err)
+		_, err = l.Lock(ctx, name, sluice.WithMaxWait(0))
+		require.ErrorIs(b, err, context.DeadlineExceeded)
+		unlimited := make(chan error)
+		go func() { _, err := l.Lock(ctx, name, sluice.WithMaxWait(-1)); unlimited <- err }()
+		b.Eventually(func() bool { return systest.Waiting(l) > 0 })
+		require.NoError(b, k.Unlock(ctx))
+		require.NoError(b, <-unlimited)
+
+		for want, opts := range map[int][]sluice.QueueOption{
+			25: {sluice.WithMaxAttempts(0)},
+			3:  {sluice.WithMaxAttempts(3), sluice.WithMaxAttempts(0), sluice.WithPollInterval(0), sluice.WithRetention(0), sluice.WithQueueReplicas(0)},
+			-1: {sluice.WithMaxAttempts(3), sluice.WithMaxAttempts(-5)},
+		} {
+			require.Equal(b, want, b.On(b.RDB, opts...).MaxAttempts())
+		}
+		die := func(opts ...sluice.QueueOption) int64 {
+			q := b.On(b.RDB, opts...)
+			for range 3 {
+				b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: sluice.NewID()})
+				require.NoError(b, q.Bury(ctx, "dead", b.ClaimOne(time.Minute)))
+			}
+			return b.Stats().Dead
+		}
+		require.EqualValues(b, 1, die(sluice.WithDeadLimit(1), sluice.WithDeadLimit(0)))
+		require.EqualValues(b, 4, die(sluice.WithDeadLimit(1), sluice.WithDeadLimit(-1), sluice.WithDeadAge(time.Hour), sluice.WithDeadAge(-1)))
+		retained := func(opts ...sluice.QueueOption) int64 {
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: sluice.NewID()})
+			require.NoError(b, b.On(b.RDB, opts...).Dequeue(ctx, b.ClaimOne(time.Minute)))
+			s, err := b.Q.Stats(ctx)
+			require.NoError(b, err)
+			return s.Retained
+		}
+		require.Zero(b, retained(sluice.WithRetention(time.Hour), sluice.WithRetention(-1)))
+		require.EqualValues(b, 1, retained(sluice.WithRetention(time.Hour), sluice.WithRetention(0)))
+
+		require.Equal(b, "p", string(payloadOf(b, 0)))
+		require.Equal(b, "p", string(payloadOf(b, -1)))
+	})
+}
+
+// payloadOf returns the payload "p" of a new task, as Get shows it up to n bytes.
+func payloadOf(b systest.QueueTest, n int) []byte {
+	id := sluice.NewID()
+	b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: id, Payload: []byte("p")})
+	found, err := b.Q.Get(b.Context(), id, sluice.WithPayloadsUpTo(n))
+	require.NoError(b, err)
+	return found.Payload
 }
 
 // errorOf returns the error with which the range over tasks ends.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/queues"
 	"github.com/sluice-go/sluice/internal/store"
 )
@@ -30,7 +31,7 @@ import (
 // An error is retried after Backoff, as for any task, but not past the next occurrence. The next
 // one takes its place then, as it does after a Permanent error and on the last attempt: nothing is
 // buried, the log has a warning, and WorkerStats counts it as Retried. Again(d) likewise puts off
-// the occurrence until the next one at most.
+// the occurrence until the next one at most, and Discard ends it.
 //
 // While a deployment is under way, workers with an old and with a new list run side by side. The
 // list of the Worker that started last decides when a task is due. If a Worker with another list
@@ -101,6 +102,54 @@ func (d interval) Next(t time.Time) time.Time {
 	return t.Add(time.Duration(int64(d) - past))
 }
 
+// Daily returns the schedule of a time of the day, by the clocks of a place: once on each of its
+// days, also on those on which its clocks change. Daily(2, 30, newYork) is half past two in New
+// York. A nil loc is UTC. A Worker takes an hour of 0 to 23 and a minute of 0 to 59.
+//
+// A time that a day does not have, since the clocks are set ahead over it, is the moment at which
+// they are; one that a day has twice is the first. A day that a place has left out has none.
+func Daily(hour, minute int, loc *time.Location) Schedule {
+	if loc == nil {
+		loc = time.UTC
+	}
+	return daily{hour, minute, loc}
+}
+
+type daily struct {
+	hour, minute int
+	loc          *time.Location
+}
+
+func (s daily) Next(t time.Time) time.Time {
+	const most = 7 // days, of which a place leaves out one at a time
+	y, m, d := t.In(s.loc).Date()
+	for i := -1; i < most; i++ {
+		day := time.Date(y, m, d+i, 0, 0, 0, 0, time.UTC)
+		if at := s.on(day.Date()); at.After(t) {
+			return at
+		}
+	}
+	return time.Time{}
+}
+
+// on returns the first moment at which the clocks show the time on a day, or a later one, or zero if
+// the place does not have that day.
+func (s daily) on(y int, m time.Month, d int) time.Time {
+	wanted := time.Date(y, m, d, s.hour, s.minute, 0, 0, time.UTC) // as the clocks show it
+	for at := wanted.Add(-36 * time.Hour).In(s.loc); ; {
+		from, until := at.ZoneBounds() // between which the clocks are not changed
+		_, ahead := at.Zone()
+		first := backoff.Later(wanted.Add(-time.Duration(ahead)*time.Second), from).In(s.loc)
+		if until.IsZero() || first.Before(until) {
+			if first.Day() != d && first.Add(-1).Day() != d {
+				return time.Time{}
+			}
+			return first
+		}
+		at = until
+	}
+}
+
 // periodicsOf returns Periodics as the engine has them, or what is wrong with one.
 func periodicsOf(all []Periodic) ([]queues.Periodic, error) {
 	periodics, taken := make([]queues.Periodic, len(all)), map[string]bool{}
@@ -109,12 +158,13 @@ func periodicsOf(all []Periodic) ([]queues.Periodic, error) {
 		periodics[i] = queues.Periodic{
 			ID: p.ID, Kind: p.Kind, Payload: p.Payload, Header: p.Header, Schedule: p.Schedule, SkipsMissed: p.Missed == MissedSkip,
 		}
-		longest := Task(periodics[i].Longest())
-		if err := cmp.Or(p.check(), checkTask(&longest)); err != nil {
-			return nil, err
+		d := periodics[i].Longest()
+		longest := Task{ID: d.ID, Kind: d.Kind, Payload: d.Payload, Header: d.Header, At: d.At}
+		if err := cmp.Or(p.check(), checkTask(&longest, false)); err != nil {
+			return nil, fmt.Errorf("in Periodic[%d]: %w", i, err)
 		}
 		if taken[p.ID] {
-			return nil, fmt.Errorf("%w: two Periodics with one ID", ErrInvalid)
+			return nil, fmt.Errorf("in Periodic[%d]: %w: another one has its ID", i, ErrInvalid)
 		}
 		taken[p.ID] = true
 	}
@@ -124,17 +174,20 @@ func periodicsOf(all []Periodic) ([]queues.Periodic, error) {
 // check returns what is wrong with a Periodic, beside its tasks.
 func (p *Periodic) check() error {
 	if p.Schedule == nil {
-		return fmt.Errorf("%w: a Periodic without a Schedule", ErrInvalid)
+		return fmt.Errorf("%w: Schedule is nil", ErrInvalid)
 	}
 	if d, ok := p.Schedule.(interval); ok && (time.Duration(d) < time.Millisecond || time.Duration(d) > store.LongestDuration) {
-		return fmt.Errorf("%w: Every takes 1ms to 100 years", ErrInvalid)
+		return fmt.Errorf("%w: Schedule: Every takes 1ms to 100 years", ErrInvalid)
+	}
+	if d, ok := p.Schedule.(daily); ok && (d.hour < 0 || d.hour > 23 || d.minute < 0 || d.minute > 59) {
+		return fmt.Errorf("%w: Schedule: Daily takes an hour of 0 to 23 and a minute of 0 to 59", ErrInvalid)
 	}
 	if p.Missed < MissedLatest || p.Missed > MissedSkip {
-		return fmt.Errorf("%w: a Periodic's Missed is MissedLatest or MissedSkip", ErrInvalid)
+		return fmt.Errorf("%w: Missed is MissedLatest or MissedSkip", ErrInvalid)
 	}
 	for key := range p.Header {
 		if strings.HasPrefix(key, queues.HeaderPrefix) {
-			return fmt.Errorf("%w: a key of a Periodic's Header begins with %s", ErrInvalid, queues.HeaderPrefix)
+			return fmt.Errorf("%w: a key of Header begins with %s", ErrInvalid, queues.HeaderPrefix)
 		}
 	}
 	return nil

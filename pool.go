@@ -14,7 +14,7 @@ import (
 
 // Pool runs Workers that share one number of handlers, each with its own queue, on one server or
 // several. Fill in the fields, and Run. It must not be copied. A change of a field while it runs
-// has no effect.
+// has no effect. A field that is 0 has its default; a negative one is ErrInvalid.
 //
 // While several queues have work, each has its share of the handlers' time, by Weight, however many
 // handlers there are and however long they take; one that returns within a millisecond counts as
@@ -52,8 +52,8 @@ type Pool struct {
 // Run works until ctx ends, and then stops as Worker.Run does, with one Grace for all, and one
 // *UnfinishedError that counts what is left of all Workers.
 //
-// A field that is out of range, no Worker or a nil one, one whose Grace or Logger is set or which
-// runs already, here or elsewhere, and a Pool that runs already is ErrInvalid at once.
+// It is ErrInvalid at once if a field is out of range, if there is no Worker or a nil one, if one
+// sets Grace or Logger or is running already, here or elsewhere, or if the Pool is.
 func (p *Pool) Run(ctx context.Context) error {
 	c, err := p.newCrew("run")
 	if err != nil {
@@ -80,12 +80,18 @@ func (p *Pool) newCrew(op string) (*crew, error) {
 	if len(p.Workers) == 0 {
 		return nil, invalid(op, "a Pool without Workers")
 	}
-	for _, w := range p.Workers {
-		if w == nil || w.Grace != 0 || w.Logger != nil {
-			return nil, invalid(op, "a Worker of a Pool must not be nil, and has no Grace and no Logger")
+	name := func(i int) string { return fmt.Sprintf("Pool.Workers[%d]", i) }
+	for i, w := range p.Workers {
+		switch {
+		case w == nil:
+			return nil, invalid(op, name(i)+" is nil")
+		case w.Grace != 0:
+			return nil, invalid(op, name(i)+".Grace: set Pool.Grace instead")
+		case w.Logger != nil:
+			return nil, invalid(op, name(i)+".Logger: set Pool.Logger instead")
 		}
 	}
-	return newCrew(op, p.Workers, p.Concurrency, p.Grace, p.Logger)
+	return newCrew(op, name, p.Workers, p.Concurrency, p.Grace, p.Logger)
 }
 
 // SetConcurrency changes how many handlers may run at once, while Run runs: soon. It never blocks.
@@ -117,8 +123,8 @@ type crew struct {
 	loop    taskloop.Config
 }
 
-// newCrew returns the crew of workers, whose fields it checks.
-func newCrew(op string, workers []*Worker, concurrency int, grace time.Duration, log *slog.Logger) (*crew, error) {
+// newCrew returns the crew of workers, whose fields it checks. Errors name them as name does.
+func newCrew(op string, name func(i int) string, workers []*Worker, concurrency int, grace time.Duration, log *slog.Logger) (*crew, error) {
 	c := &crew{loop: taskloop.Config{
 		Concurrency: orDefault(concurrency, defaultConcurrency), Grace: orDefault(grace, defaultGrace), Sizes: taskloop.NewSizes(),
 	}}
@@ -131,13 +137,16 @@ func newCrew(op string, workers []*Worker, concurrency int, grace time.Duration,
 	if log == nil {
 		log = slog.Default()
 	}
-	for _, w := range workers {
-		if err := w.Queue.check(op); err != nil {
+	for i, w := range workers {
+		if w.Queue == nil {
+			return nil, invalid(op, name(i)+".Queue is nil")
+		}
+		if err := w.Queue.check(op + ": " + name(i)); err != nil {
 			return nil, err
 		}
 		e, err := w.engine(log)
 		if err != nil {
-			return nil, fmt.Errorf("sluice: %s: %w", op, err)
+			return nil, fmt.Errorf("sluice: %s: %s: %w", op, name(i), err)
 		}
 		c.workers = append(c.workers, e)
 	}

@@ -1,6 +1,7 @@
 package sluice
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -51,11 +52,15 @@ type Task struct {
 	// trace, say. Up to 64 pairs, 63 beside a Kind; a key has 1 to 256 bytes, and is not
 	// "sluice-kind". Optional.
 	Header map[string]string
-	// Delay is the time from now, by the server's clock, until the task is due.
+	// Delay is the time from now, by the server's clock, until the task is due: at once if it is
+	// negative, as time.Until of a deadline that has passed is. At most 100 years.
 	Delay time.Duration
-	// At is when the task is due, instead of Delay. It is the one time that comes from
-	// the caller's clock.
+	// At is when the task is due, instead of Delay: at once if it has passed, 2200 at the latest. It
+	// is the one time that comes from the caller's clock.
 	At time.Time
+	// Duplicates says what becomes of an ID that is already in the queue, for this one enqueue.
+	// Defaults to the queue's: see WithDuplicates.
+	Duplicates Duplicates
 }
 
 // Entry is a task as Claim, Pop, Peek and a Worker hand it out.
@@ -100,8 +105,8 @@ type TaskInfo struct {
 	DiedAt time.Time
 	// Reason says why a dead letter is one: the reason that Bury was given; "attempts used up" for
 	// a task that was claimed as often as WithMaxAttempts allows; "malformed" for what is not the
-	// library's. Of a task that is to be tried again, or is, it is the last error: what a Worker's
-	// handler returned, or Retry was given. Else it is empty.
+	// library's. Of a task that waits for another attempt, or is in one, it is the last error: what
+	// a Worker's handler returned, or Retry was given. Else it is empty.
 	Reason string
 	// FailedAt is when the attempt ended that had that last error, by the server's clock. Else
 	// zero.
@@ -150,12 +155,12 @@ const (
 	// OutcomeUpdated: the task has the new due time and payload, and no attempts.
 	OutcomeUpdated
 	// OutcomeKept: the task was left unchanged, as the duplicate policy says, and the new version
-	// was dropped. With DuplicatesKeep, that is so while the task is leased too.
+	// was dropped. With DuplicatesKeep and DuplicatesOnce, that is so while the task is leased too.
 	OutcomeKept
 	// OutcomeDeferred: the task is leased. The new version waits, and takes the task's place
 	// when the lease's holder finishes or gives up, so that one ID is never worked on
 	// twice at once. If the lease runs out, the new version is what is handed out next.
-	// With DuplicatesKeep there is no such version: see OutcomeKept.
+	// With DuplicatesKeep and DuplicatesOnce there is no such version: see OutcomeKept.
 	OutcomeDeferred
 	// OutcomeDone: a task of that ID was finished not long ago, so that the new one was dropped:
 	// see DuplicatesOnce.
@@ -217,8 +222,8 @@ func (q *Queue) Cancel(ctx context.Context, id string) (State, error) {
 	return State(state), wrap("cancel", q.name, err)
 }
 
-// Reschedule makes a task due after delay, and reports whether there was one; dead letters don't
-// count. The payload and the attempts stay.
+// Reschedule makes a task due after delay, at once if that is negative and in 100 years at most, and
+// reports whether there was one; dead letters don't count. The payload and the attempts stay.
 //
 // A leased task is not taken from its holder: it will be due again at that time, as a new one, once
 // the holder has finished (see OutcomeDeferred). After ErrUnknown it may be called again.
@@ -229,14 +234,14 @@ func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration) 
 	if err := q.checkArgument("reschedule", id != "", "empty task ID"); err != nil {
 		return false, err
 	}
-	found, err := q.engine.Reschedule(ctx, id, delay)
+	found, err := q.engine.Reschedule(ctx, id, max(delay, 0))
 	return found, wrap("reschedule", q.name, err)
 }
 
-// MaxAttempts returns how often a task may be claimed, 0 for any number: see
-// WithMaxAttempts. A loop of one's own that buries a task after its last attempt, with the
-// error as the reason, asks it.
-func (q *Queue) MaxAttempts() int { return q.options.MaxAttempts }
+// MaxAttempts returns how often a task may be claimed, -1 for any number: see WithMaxAttempts. A
+// loop of one's own that buries a task after its last attempt, with the error as the reason, asks
+// it.
+func (q *Queue) MaxAttempts() int { return cmp.Or(q.options.MaxAttempts, -1) }
 
 // Get returns a task, whatever its state. Of a leased task for which a new version waits, Payload
 // is already the new one's. Opts say whether the payload is read. The error is ErrNotFound if there
@@ -260,7 +265,7 @@ func (q *Queue) Get(ctx context.Context, id string, opts ...ReadOption) (TaskInf
 // stays: Resume ends it. So does the count of dropped letters. After ErrUnknown it may be called
 // again.
 func (q *Queue) Purge(ctx context.Context) error {
-	return q.do("purge", func() error { return q.engine.Purge(ctx) })
+	return q.do("purge", func() error { return q.engine.Change(ctx, q.engine.Store.Purge()) })
 }
 
 // Format prints the queue's name, whatever the verb: the fields lead to the client's

@@ -31,15 +31,15 @@ func (q *Queue) Enqueue(ctx context.Context, t Task) (Outcome, error) {
 	if err := q.check(op); err != nil {
 		return 0, err
 	}
-	if err := checkTask(&t); err != nil {
+	if err := checkTask(&t, q.remembers()); err != nil {
 		return 0, fmt.Errorf("sluice: %s: %w", op, err)
 	}
 	if !q.hooksSend() {
-		outcome, err := q.engine.Enqueue(ctx, store.Draft(t))
+		outcome, err := q.engine.Enqueue(ctx, draftOf(&t))
 		return Outcome(outcome), wrap(op, q.name, err)
 	}
 	outcomes, err := q.sendTasks(ctx, []Task{t}, func(ctx context.Context, ts []Task) ([]Outcome, error) {
-		outcome, err := q.engine.Enqueue(ctx, store.Draft(ts[0]))
+		outcome, err := q.engine.Enqueue(ctx, draftOf(&ts[0]))
 		return []Outcome{Outcome(outcome)}, wrap(op, q.name, err)
 	})
 	return outcomes[0], err
@@ -50,7 +50,7 @@ func (q *Queue) Enqueue(ctx context.Context, t Task) (Outcome, error) {
 // An ID may occur more than once.
 //
 // There may be any number of tasks: up to 250, or a megabyte of payload, are enqueued atomically at
-// a time. There is an outcome for each task, in the order given. After an error, 0 is the outcome
+// a time, in a row with the same Duplicates. There is an outcome for each task, in the order given. After an error, 0 is the outcome
 // of a task whose chunk has failed or was not sent. Of a chunk that has failed nothing was done,
 // unless the error is ErrUnknown: then all of it was, or nothing. To enqueue the tasks whose
 // outcome is 0 again is as safe as it is for Enqueue. With ErrUnderReplicated all of it is in the
@@ -60,11 +60,11 @@ func (q *Queue) EnqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) 
 	if err := q.check(op); err != nil {
 		return nil, err
 	}
-	if err := checkTasks(ctx, ts); err != nil {
+	if err := checkTasks(ctx, ts, q.remembers()); err != nil {
 		return nil, fmt.Errorf("sluice: %s: %w", op, err)
 	}
 	send := func(ctx context.Context, ts []Task) ([]Outcome, error) {
-		outcomes, err := queues.EnqueueBatch[Outcome](ctx, q.engine, len(ts), func(i int) store.Draft { return store.Draft(ts[i]) })
+		outcomes, err := queues.EnqueueBatch[Outcome](ctx, q.engine, len(ts), func(i int) store.Draft { return draftOf(&ts[i]) })
 		return outcomes, wrap(op, q.name, err)
 	}
 	if !q.hooksSend() {
@@ -73,15 +73,27 @@ func (q *Queue) EnqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) 
 	return q.sendTasks(ctx, ts, send)
 }
 
-var policyNames = [...]string{DuplicatesReplace: "replace", DuplicatesKeep: store.Keep, DuplicatesEarliest: "earliest", DuplicatesLatest: "latest", DuplicatesKeepDue: "keepdue", DuplicatesOnce: store.Once}
+var policyNames = [...]string{"unknown", DuplicatesReplace: "replace", DuplicatesKeep: store.Keep, DuplicatesEarliest: "earliest", DuplicatesLatest: "latest", DuplicatesKeepDue: "keepdue", DuplicatesOnce: store.Once}
 
 // checkEvery is after how many tasks checkTasks looks at its context. A million take half a second.
 const checkEvery = 1000
 
+// remembers reports whether the queue remembers what is done.
+func (q *Queue) remembers() bool { return q.options.Retention > 0 }
+
+// draftOf returns the task as the engine takes it.
+func draftOf(t *Task) store.Draft {
+	d := store.Draft{ID: t.ID, Kind: t.Kind, Payload: t.Payload, Header: t.Header, Delay: t.Delay, At: t.At}
+	if t.Duplicates != 0 {
+		d.Duplicates = t.Duplicates.String()
+	}
+	return d
+}
+
 // checkTasks says what is wrong with any of the tasks, unless ctx ends before.
-func checkTasks(ctx context.Context, ts []Task) error {
+func checkTasks(ctx context.Context, ts []Task, remembers bool) error {
 	for i := range ts {
-		err := checkTask(&ts[i])
+		err := checkTask(&ts[i], remembers)
 		if err == nil && i%checkEvery == checkEvery-1 {
 			err = ctx.Err()
 		}
@@ -92,7 +104,8 @@ func checkTasks(ctx context.Context, ts []Task) error {
 	return nil
 }
 
-func checkTask(t *Task) error {
+// checkTask says what is wrong with a task for a queue that remembers what is done, or does not.
+func checkTask(t *Task, remembers bool) error {
 	switch {
 	case len(t.ID) == 0 || len(t.ID) > keyspace.MaxLength:
 		return fmt.Errorf("%w: a task ID has 1 to %d bytes", ErrInvalid, keyspace.MaxLength)
@@ -101,6 +114,11 @@ func checkTask(t *Task) error {
 	// After is wrong for times that are 292 billion years away.
 	case !t.At.IsZero() && (t.At.Unix() < 0 || t.At.Unix() > store.LastTime.Unix() || t.At.After(store.LastTime)):
 		return fmt.Errorf("%w: At before 1970 or after %d", ErrInvalid, store.LastTime.Year())
+	}
+	if t.Duplicates != 0 {
+		if err := t.Duplicates.check(remembers); err != nil {
+			return err
+		}
 	}
 	if len(t.Kind) > store.MaxHeaderKey {
 		return fmt.Errorf("%w: a kind has at most %d bytes", ErrInvalid, store.MaxHeaderKey)
@@ -115,8 +133,8 @@ func checkTask(t *Task) error {
 }
 
 func checkDelay(d time.Duration) error {
-	if d < 0 || d > store.LongestDuration {
-		return fmt.Errorf("%w: delay must be 0 to 100 years", ErrInvalid)
+	if d > store.LongestDuration {
+		return fmt.Errorf("%w: delay must be 100 years at most", ErrInvalid)
 	}
 	return nil
 }

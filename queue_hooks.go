@@ -104,14 +104,16 @@ const (
 	DispositionCanceled
 	// DispositionReleased: the task is given back, and the attempt does not count.
 	DispositionReleased
-	// DispositionSnoozed: the handler has returned Again, and the task is to be handed out again;
+	// DispositionDiscarded: the handler has returned Discard, and the task is removed.
+	DispositionDiscarded
+	// DispositionAgain: the handler has returned Again, and the task is to be handed out again;
 	// the attempt does not count.
-	DispositionSnoozed
+	DispositionAgain
 	// DispositionLost: the lease was lost; the task may be worked on again.
 	DispositionLost
 )
 
-var dispositionNames = [...]string{"unknown", "done", "retried", "buried", "canceled", "released", "snoozed", "lost"}
+var dispositionNames = [...]string{"unknown", "done", "retried", "buried", "canceled", "released", "discarded", "again", "lost"}
 
 // String returns the disposition's name in lower case.
 func (d Disposition) String() string { return nameIn(dispositionNames[:], int(d)) }

@@ -59,7 +59,7 @@ func (q *Queue) listed(ctx context.Context, op string, s State, after TaskInfo, 
 	return func(yield func(TaskInfo, error) bool) {
 		payloads, err := q.checkList(op, s, after, opts)
 		if err == nil {
-			for i, failed := range q.engine.List(ctx, store.State(s), cursorOf(s, after), n, payloads) {
+			for i, failed := range q.engine.List(ctx, store.Listing{State: store.State(s), Payloads: payloads}, cursorOf(s, after), n) {
 				if failed != nil {
 					err = wrap(op, q.name, failed)
 					break
@@ -105,11 +105,11 @@ func WithoutPayloads() ReadOption { return func(o *readOptions) { o.most = 0 } }
 
 // WithPayloadsUpTo leaves Payload, Header and Kind empty of a task for which they are stored in
 // more than n bytes. TaskInfo.Omitted says in how many. The server reads them, but does not send
-// them. At least 1.
+// them. Negative is no limit, and 0 as if it were not given: WithoutPayloads shows none.
 func WithPayloadsUpTo(n int) ReadOption {
 	return func(o *readOptions) {
-		if o.most = store.Payloads(n); n < 1 {
-			o.most = math.MinInt // out of range: WithoutPayloads is for 0
+		if n != 0 {
+			o.most = store.Payloads(max(n, int(store.AllPayloads)))
 		}
 	}
 }
@@ -122,9 +122,6 @@ func readPayloads(op string, opts []ReadOption) (store.Payloads, error) {
 			return 0, invalid(op, "nil option")
 		}
 		opt(&o)
-	}
-	if o.most < store.AllPayloads {
-		return 0, invalid(op, "payloads up to less than one byte")
 	}
 	return o.most, nil
 }
@@ -220,15 +217,14 @@ type Stats struct {
 	Leased int64
 	// Dead is how many are among the dead letters.
 	Dead int64
-	// What became of tasks, in any process: Done were finished by a Worker or Dequeue, or taken by
-	// Pop; Retried failed, and are to be tried again; Buried were put among the dead letters; Lost
+	// What became of tasks, in any process: Done were finished by a Worker or Dequeue, discarded, or
+	// taken by Pop; Retried failed, and are to be tried again; Buried were put among the dead letters; Lost
 	// are leases that ran out, so that the task was handed out again, or buried; Dropped are dead
 	// letters that went because of WithDeadLimit or WithDeadAge. They begin at 0 when nothing was
 	// counted, or fewer than 16, and no Worker ran, for a day; nothing else makes them fall. A
 	// server that denies HINCRBY counts nothing.
 	Done, Retried, Buried, Lost, Dropped int64
-	// Retained is how many finished tasks are remembered, see WithRetention, with those that are
-	// over and not forgotten yet.
+	// Retained is how many finished tasks are remembered: see WithRetention.
 	Retained int64
 	// Workers is how many Workers run, of all processes: see Queue.Workers.
 	Workers int
@@ -253,7 +249,7 @@ type Stats struct {
 	Limits Limits
 }
 
-// Stats counts the queue's tasks. It changes nothing.
+// Stats counts the queue's tasks, and says who works and who waits. It changes nothing.
 func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 	return q.stats(ctx, "stats")
 }
@@ -294,17 +290,17 @@ func (q *Queue) Pause(ctx context.Context, d time.Duration) error {
 	if d < 0 || d > store.LongestDuration {
 		return invalid("pause", fmt.Sprintf("pause of %v", d))
 	}
-	return q.do("pause", func() error { return q.engine.Pause(ctx, d) })
+	return q.do("pause", func() error { return q.engine.Change(ctx, q.engine.Store.Pause(d)) })
 }
 
 // Resume ends a pause. Those who wait for tasks learn of it at once. A queue that is not paused
 // stays as it is. After ErrUnknown it may be called again.
 func (q *Queue) Resume(ctx context.Context) error {
-	return q.do("resume", func() error { return q.engine.Resume(ctx) })
+	return q.do("resume", func() error { return q.engine.Change(ctx, q.engine.Store.Resume()) })
 }
 
 // Limits are how many tasks of a queue may be worked on at a time, and how many handed out in which
-// time, over all processes. Each zero value is no limit.
+// time, over all processes. 0 is no limit, and so is a negative Running or Rate.
 type Limits struct {
 	// Running is how many tasks may be leased at a time. A lease that has run out does not count,
 	// and so a handler which goes on without its lease, as one does that ignores its context, does
@@ -327,7 +323,8 @@ const mostLimit = 1_000_000_000
 
 // checked returns the limits with what is meant by 0, or what is wrong with them.
 func (l Limits) checked() (Limits, error) {
-	wrong := func(what string) (Limits, error) { return Limits{}, fmt.Errorf("%w: %s", ErrInvalid, what) }
+	l.Running, l.Rate = max(l.Running, 0), max(l.Rate, 0)
+	wrong := func(what string) (Limits, error) { return Limits{}, fmt.Errorf("%w: Limits: %s", ErrInvalid, what) }
 	for name, n := range map[string]int{"Running": l.Running, "Rate": l.Rate, "Burst": l.Burst} {
 		if n < 0 || n > mostLimit {
 			return wrong(fmt.Sprintf("%s of %d", name, n))
@@ -355,7 +352,7 @@ func (l Limits) checked() (Limits, error) {
 // them at once, by the server's clock.
 //
 // What is leased goes on. What may not be handed out yet waits in the queue, is not leased, and
-// uses no attempt; whoever waits for it is told when it may be.
+// uses no attempt; a caller that waits for it is told when it may be.
 //
 // Pop takes nothing while as many tasks as Running are leased. What it takes counts for Rate, and
 // not for Running. Each change begins a new count: of what was handed out before, at most the new
@@ -363,14 +360,15 @@ func (l Limits) checked() (Limits, error) {
 // writes, as many more may be handed out as were lost. Workers of a build without limits get
 // nothing while there are any.
 //
-// ErrInvalid: a negative number, or one above a billion. After ErrUnknown it may be called again.
+// ErrInvalid: a negative Per or Burst, or a number above a billion. After ErrUnknown it may be called
+// again.
 // Permits limit code that is no task: see WithPermits.
 func (q *Queue) SetLimits(ctx context.Context, l Limits) error {
 	l, err := l.checked()
 	if err != nil {
 		return wrap("set limits", q.name, err)
 	}
-	return q.do("set limits", func() error { return q.engine.Limit(ctx, store.Limits(l)) })
+	return q.do("set limits", func() error { return q.engine.Change(ctx, q.engine.Store.Limit(store.Limits(l))) })
 }
 
 // Limits returns the queue's limits: zero for none, and what is meant where SetLimits was given 0
@@ -400,7 +398,7 @@ type WorkerInfo struct {
 // Workers returns the Workers of the queue that run, of all processes. It changes nothing.
 //
 // Each says every 15 seconds that it lives, or once in a poll interval if that is longer (see
-// WithPollInterval); one that has died is left out when it has been silent for three times as long.
+// WithPollInterval), and once an hour at least; one that has died is left out when it has been silent for three times as long.
 // Loops of one's own, with Claim or Pop, are not among them.
 func (q *Queue) Workers(ctx context.Context) ([]WorkerInfo, error) {
 	var workers []WorkerInfo

@@ -30,40 +30,40 @@ func (q *Queue) Dequeue(ctx context.Context, es ...Entry) error {
 	return q.settle(ctx, "dequeue", store.Disposition{Action: store.Finish}, es...)
 }
 
-// Retry gives a task back whose attempt has failed, due again after delay; the attempt counts. The
-// reason says why, in the words of an error: Get and List show the first 512 bytes of the last one,
-// until the task has ended.
+// Retry gives tasks back whose attempts have failed, due again after delay, at once if that is
+// negative, and in 100 years at most; the attempt counts. The reason says why, in the words of an
+// error: Get and List show the first 512 bytes of the last one, until the task has ended.
 //
-// Where a new version was deferred, that one takes its place instead, at its own time. ErrStale and
-// ErrUnknown as for Dequeue.
+// Where a new version was deferred, that one takes its place instead, at its own time. ErrStale,
+// ErrUnknown and the steps are as for Dequeue.
 //
 // A task that has used up its attempts (see MaxAttempts) is put back too, and the next claim buries
 // it, as "attempts used up": Bury it instead, with the reason.
-func (q *Queue) Retry(ctx context.Context, e Entry, delay time.Duration, reason string) error {
+func (q *Queue) Retry(ctx context.Context, delay time.Duration, reason string, es ...Entry) error {
 	if err := checkDelay(delay); err != nil {
 		return fmt.Errorf("sluice: retry: %w", err)
 	}
-	return q.settle(ctx, "retry", store.Disposition{Action: store.Retry, Delay: delay, Reason: cutReason(reason)}, e)
+	return q.settle(ctx, "retry", store.Disposition{Action: store.Retry, Delay: max(delay, 0), Reason: cutReason(reason)}, es...)
 }
 
 // Release gives tasks back that were not begun: they are due now, and the attempt does not
-// count. Where a new version was deferred, that one takes its place. ErrStale and
-// ErrUnknown as for Dequeue.
+// count. Where a new version was deferred, that one takes its place. ErrStale, ErrUnknown and
+// the steps are as for Dequeue.
 func (q *Queue) Release(ctx context.Context, es ...Entry) error {
 	return q.settle(ctx, "release", store.Disposition{Action: store.Release}, es...)
 }
 
-// Bury puts a task among the dead letters, where it stays until it is Revived, Cancelled or
+// Bury puts tasks among the dead letters, where they stay until they are Revived, Cancelled or
 // enqueued again: there is no expiry, and no limit to their number, except with WithDeadAge and
 // WithDeadLimit.
 //
 // Of the reason 512 bytes are kept; what is longer is cut at a character's end.
 //
 // Where Enqueue has deferred a new version, that one takes the task's place at its own
-// time, and the old one is gone: an ID is in a queue once. ErrStale and ErrUnknown as for
-// Dequeue. It works on a full server.
-func (q *Queue) Bury(ctx context.Context, e Entry, reason string) error {
-	return q.settle(ctx, "bury", store.Disposition{Action: store.Bury, Reason: cutReason(reason)}, e)
+// time, and the old one is gone: an ID is in a queue once. ErrStale, ErrUnknown and the steps are
+// as for Dequeue. It works on a full server.
+func (q *Queue) Bury(ctx context.Context, reason string, es ...Entry) error {
+	return q.settle(ctx, "bury", store.Disposition{Action: store.Bury, Reason: cutReason(reason)}, es...)
 }
 
 // settle ends leases: d says how.

@@ -56,7 +56,7 @@ func TestQueue_HandsOutATaskAgainWhenItsLeaseHasEnded(t *testing.T) {
 
 		// Whatever the first holder says now changes nothing.
 		require.ErrorIs(b, b.Q.Dequeue(ctx, first), sluice.ErrStale)
-		require.ErrorIs(b, b.Q.Retry(ctx, first, 0, "failed"), sluice.ErrStale)
+		require.ErrorIs(b, b.Q.Retry(ctx, 0, "failed", first), sluice.ErrStale)
 		require.ErrorIs(b, b.Q.Release(ctx, first), sluice.ErrStale)
 		require.ErrorIs(b, b.Q.Extend(ctx, first, time.Second), sluice.ErrStale)
 		require.Equal(b, systest.LeasedInfo(second, time.Minute), b.Get("a"))
@@ -96,9 +96,9 @@ func TestQueue_ExtendRetryAndReleaseMoveATask(t *testing.T) {
 		require.GreaterOrEqual(b, extended, e.Score+50, "the new lease counts from the extension")
 		require.LessOrEqual(b, extended, b.Now()+60)
 
-		require.NoError(b, b.Q.Retry(ctx, e, 50*time.Millisecond, "failed"), "the receipt is good for the whole attempt")
+		require.NoError(b, b.Q.Retry(ctx, 50*time.Millisecond, "failed", e), "the receipt is good for the whole attempt")
 		require.ErrorIs(b, b.Q.Extend(ctx, e, time.Hour), sluice.ErrStale, "it is used up")
-		require.ErrorIs(b, b.Q.Retry(ctx, e, 0, "failed"), sluice.ErrStale)
+		require.ErrorIs(b, b.Q.Retry(ctx, 0, "failed", e), sluice.ErrStale)
 		due := b.Get("a").Score
 		require.NoError(b, b.Q.Wait(ctx))
 		again := b.ClaimOne(time.Minute)
@@ -187,7 +187,7 @@ func TestQueue_DuplicatesFollowThePolicy(t *testing.T) {
 func TestQueue_ReplaceStartsAnew(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Payload: []byte("old")})
-		require.NoError(b, b.Q.Retry(b.Context(), b.ClaimOne(time.Minute), time.Hour, "failed"))
+		require.NoError(b, b.Q.Retry(b.Context(), time.Hour, "failed", b.ClaimOne(time.Minute)))
 		b.Enqueue(sluice.OutcomeUpdated, sluice.Task{ID: "a"})
 		e := b.ClaimOne(time.Minute)
 		require.Equal(b, 1, e.Attempt)
@@ -200,10 +200,10 @@ func TestQueue_DeferredVersionTakesOver(t *testing.T) {
 	ends := map[string]func(b systest.QueueTest, e sluice.Entry){
 		"dequeue": func(b systest.QueueTest, e sluice.Entry) { require.NoError(b, b.Q.Dequeue(b.Context(), e)) },
 		"retry": func(b systest.QueueTest, e sluice.Entry) {
-			require.NoError(b, b.Q.Retry(b.Context(), e, time.Hour, "failed"))
+			require.NoError(b, b.Q.Retry(b.Context(), time.Hour, "failed", e))
 		},
 		"release": func(b systest.QueueTest, e sluice.Entry) { require.NoError(b, b.Q.Release(b.Context(), e)) },
-		"bury":    func(b systest.QueueTest, e sluice.Entry) { require.NoError(b, b.Q.Bury(b.Context(), e, "")) },
+		"bury":    func(b systest.QueueTest, e sluice.Entry) { require.NoError(b, b.Q.Bury(b.Context(), "", e)) },
 		"crash":   systest.QueueTest.EndLeaseSoon,
 		"extend, dequeue": func(b systest.QueueTest, e sluice.Entry) {
 			require.NoError(b, b.Q.Extend(b.Context(), e, time.Minute))
@@ -263,9 +263,9 @@ func TestQueue_DeferredVersionKeepsItsOwnTime(t *testing.T) {
 func TestQueue_PeekReturnsTheReceiptOfADeferredVersion(t *testing.T) {
 	for name, end := range map[string]func(b systest.QueueTest, e sluice.Entry) error{
 		"dequeue": func(b systest.QueueTest, e sluice.Entry) error { return b.Q.Dequeue(b.Context(), e) },
-		"retry":   func(b systest.QueueTest, e sluice.Entry) error { return b.Q.Retry(b.Context(), e, time.Hour, "failed") },
+		"retry":   func(b systest.QueueTest, e sluice.Entry) error { return b.Q.Retry(b.Context(), time.Hour, "failed", e) },
 		"release": func(b systest.QueueTest, e sluice.Entry) error { return b.Q.Release(b.Context(), e) },
-		"bury":    func(b systest.QueueTest, e sluice.Entry) error { return b.Q.Bury(b.Context(), e, "") },
+		"bury":    func(b systest.QueueTest, e sluice.Entry) error { return b.Q.Bury(b.Context(), "", e) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			systest.EachQueue(t, func(b systest.QueueTest) {
@@ -354,7 +354,7 @@ func TestQueue_BuriesATaskWhoseAttemptsAreUsedUp(t *testing.T) {
 		for attempt := 1; attempt <= 2; attempt++ {
 			e := b.ClaimOne(time.Minute)
 			require.Equal(b, attempt, e.Attempt)
-			require.NoError(b, b.Q.Retry(ctx, e, 0, "failed"))
+			require.NoError(b, b.Q.Retry(ctx, 0, "failed", e))
 		}
 		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "other"})
 		require.Equal(b, []string{"other"}, systest.IDs(b.Claim(1, time.Minute)), "a task that is used up stood in the way")

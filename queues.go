@@ -64,12 +64,14 @@ func (qs Queues) EnqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error)
 	if len(qs) == 0 {
 		return nil, invalid(op, "no Queues")
 	}
+	remember := true
 	for _, q := range qs {
 		if err := q.check(op); err != nil {
 			return nil, err
 		}
+		remember = remember && q.remembers()
 	}
-	if err := checkTasks(ctx, ts); err != nil {
+	if err := checkTasks(ctx, ts, remember); err != nil {
 		return nil, fmt.Errorf("sluice: %s: %w", op, err)
 	}
 	parts, places := make([][]Task, len(qs)), make([][]int, len(qs)) // the tasks of each queue, and which ones these are
@@ -108,7 +110,7 @@ func (qs Queues) Workers(w *Worker) []*Worker {
 	for i, q := range qs {
 		workers[i] = &Worker{
 			Queue: q, Handler: w.Handler, Use: w.Use, Concurrency: w.Concurrency, Weight: w.Weight, Lease: w.Lease, Timeout: w.Timeout,
-			Backoff: w.Backoff, Grace: w.Grace, Label: w.Label, Logger: w.Logger,
+			Backoff: w.Backoff, Grace: w.Grace, Label: w.Label, Limits: w.Limits, Logger: w.Logger,
 		}
 	}
 	for _, p := range w.Periodic {

@@ -1,6 +1,7 @@
 package sluice
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,7 +30,8 @@ const (
 
 // Worker hands the tasks of a queue to a function, as they become due. It is used as an
 // http.Server is: fill in the fields, and Run. It must not be copied. A change of a field
-// while it runs has no effect.
+// while it runs has no effect. A field that is 0 has its default; a negative Timeout is none, and
+// any other negative field ErrInvalid.
 //
 // A task is handed out at least once: again after an error, and when its lease has ended
 // without a result, because its process died for instance. So a handler must bear to be
@@ -53,7 +55,7 @@ type Worker struct {
 	// task; an error gives it back, to be due again after Backoff; Permanent, or any
 	// error on the last attempt that the queue allows, puts it among the dead letters
 	// with the error's text as the reason. Again makes the task due again later, without an attempt
-	// used up. Panics and runtime.Goexit are errors.
+	// used up; Discard removes it. Panics and runtime.Goexit are errors.
 	//
 	// ctx has the values of Run's and does not end with it. It ends, by context.Cause,
 	//
@@ -65,7 +67,7 @@ type Worker struct {
 	//     effect;
 	//   - with context.DeadlineExceeded after Timeout;
 	//   - with context.Canceled when the worker is to stop and Grace is over: an error
-	//     that is returned then, unless Permanent, Again or a panic, gives the task back as
+	//     that is returned then, unless Permanent, Discard, Again or a panic, gives the task back as
 	//     if it had not been begun;
 	//   - when the handler has returned.
 	//
@@ -76,7 +78,7 @@ type Worker struct {
 	// e is the task as it was claimed, without a receipt: the worker extends its lease, and says
 	// what becomes of it. So Dequeue(ctx, e) and the like are ErrInvalid. Enqueue with the same ID
 	// is fine: the new version waits until the handler has returned; see OutcomeDeferred. With
-	// DuplicatesKeep it is dropped.
+	// DuplicatesKeep and DuplicatesOnce it is dropped.
 	Handler Handler
 
 	// Use is called around Handler, for each task: the first one is outermost, and each may do
@@ -122,6 +124,11 @@ type Worker struct {
 	// Label names the worker for Queue.Workers: 1 to 64 bytes of printable UTF-8. Defaults to none.
 	Label string
 
+	// Limits are given to the queue if none have been set: before the first claim, and again about
+	// once a minute, or as often as the worker says that it lives, so that a Redis which has lost its
+	// data is soon limited again. What SetLimits has set stays, be it no limits. Defaults to none.
+	Limits Limits
+
 	// Periodic is what is due again and again: see Periodic. Handler is called for it, with the ID
 	// that it has there. Defaults to none.
 	Periodic []Periodic
@@ -129,7 +136,7 @@ type Worker struct {
 	// Logger gets a warning when Redis fails and a message when it works again, once per
 	// outage; a warning for each handler that is stuck, and for each task buried, lost, or failed
 	// for good with a waiting version; a message for each other failed attempt, each task cancelled
-	// and each Again; an error with the stack for each panic. They hold the queue's name, task IDs
+	// or discarded and each Again; an error with the stack for each panic. They hold the queue's name, task IDs
 	// and the first 512 bytes of errors, and no payloads. A panic of its handler is ignored. A
 	// logger of slog.DiscardHandler is silent. Defaults to slog.Default().
 	Logger *slog.Logger
@@ -159,9 +166,11 @@ type WorkerStats struct {
 	// Released is how many tasks were given back because the worker stopped, or because the
 	// claim that brought them was answered too late.
 	Released int64
-	// Snoozed is how many tasks were given back because the handler returned Again, or an error
+	// Discarded is how many tasks were removed because the handler returned Discard.
+	Discarded int64
+	// Again is how many tasks were given back because the handler returned Again, or an error
 	// that wraps it. (A version that was waiting may have taken a task's place.)
-	Snoozed int64
+	Again int64
 	// Lost is how many leases were lost before the handler's result was accepted, or were left
 	// to run out, because the handler was stuck or by a Run that gave up waiting for it: the work
 	// may be done twice.
@@ -232,7 +241,7 @@ func (w *Worker) Run(ctx context.Context) error {
 
 // alone returns a crew of this worker alone.
 func (w *Worker) alone(op string) (*crew, error) {
-	c, err := newCrew(op, []*Worker{w}, w.Concurrency, w.Grace, w.Logger)
+	c, err := newCrew(op, func(int) string { return "Worker" }, []*Worker{w}, w.Concurrency, w.Grace, w.Logger)
 	if err == nil {
 		c.workers[0].Loop.Concurrency = maxConcurrency // there is no other bound than the crew's
 	}
@@ -264,7 +273,7 @@ func (w *Worker) Stats() WorkerStats {
 	ended := func(how taskloop.Ending) int64 { return w.counters.Ended[how].Load() }
 	return WorkerStats{
 		Running: w.counters.Running.Load(), Stuck: w.counters.Stuck.Load(), Done: ended(taskloop.Done), Retried: ended(taskloop.Retried), Buried: ended(taskloop.Buried),
-		Canceled: ended(taskloop.Canceled), Released: ended(taskloop.Released), Snoozed: ended(taskloop.Snoozed), Lost: ended(taskloop.Lost),
+		Canceled: ended(taskloop.Canceled), Released: ended(taskloop.Released), Discarded: ended(taskloop.Discarded), Again: ended(taskloop.Again), Lost: ended(taskloop.Lost),
 	}
 }
 
@@ -273,8 +282,8 @@ func (w *Worker) engine(log *slog.Logger) (*queues.Worker, error) {
 	log = slog.New(containedLog{log.Handler()}).With(slog.String("queue", w.Queue.name))
 	lease := orDefault(w.Lease, defaultLease)
 	p := &workerHandler{
-		backoff: w.Backoff, timeout: max(orDefault(w.Timeout, defaultTimeout), 0), log: log,
-		maxAttempts: w.Queue.options.MaxAttempts, remembers: w.Queue.options.Retention > 0,
+		backoff: w.Backoff, timeout: limitOr(w.Timeout, defaultTimeout), log: log,
+		maxAttempts: w.Queue.options.MaxAttempts, remembers: w.Queue.remembers(),
 	}
 	if p.backoff == nil {
 		p.backoff = DefaultBackoff
@@ -305,6 +314,11 @@ func (w *Worker) engine(log *slog.Logger) (*queues.Worker, error) {
 	if err == nil {
 		e.Periodic, err = periodicsOf(w.Periodic)
 	}
+	if err == nil {
+		var limits Limits
+		limits, err = w.Limits.checked()
+		e.Limits = store.Limits(limits)
+	}
 	return e, err
 }
 
@@ -319,8 +333,15 @@ func orDefault[T comparable](v, def T) T {
 // DefaultBackoff is a Worker's Backoff by default: a random time up to 1s after the first attempt,
 // 2s after the second and so on, doubling, up to 1h, whatever the error. It is random from 0 on, so
 // that tasks which failed together do not come back together.
-func DefaultBackoff(attempt int, _ error) time.Duration {
-	return backoff.Full(backoff.Exponential(backoffFirst, backoffLast, max(attempt, 1)-1))
+func DefaultBackoff(attempt int, err error) time.Duration { return BackoffUpTo(0)(attempt, err) }
+
+// BackoffUpTo returns DefaultBackoff with another bound, for Worker.Backoff and KindBackoff: it
+// doubles up to d instead of 1h. 0 is 1h; negative is no bound, but 12 days after 20 doublings.
+func BackoffUpTo(d time.Duration) func(attempt int, err error) time.Duration {
+	last := cmp.Or(limitOr(d, backoffLast), store.LongestDuration)
+	return func(attempt int, _ error) time.Duration {
+		return backoff.Full(backoff.Exponential(backoffFirst, last, max(attempt, 1)-1))
+	}
 }
 
 // workerHandler is what a Worker makes of its tasks: a taskloop.Handler.
@@ -343,10 +364,10 @@ type panicError struct {
 func (e *panicError) Error() string { return "panic: " + e.value }
 
 // Handle calls the handler, and makes a panic an error.
-func (p *workerHandler) Handle(ctx context.Context, t store.Task) (err error) {
-	if p.timeout > 0 {
+func (h *workerHandler) Handle(ctx context.Context, t store.Task) (err error) {
+	if h.timeout > 0 {
 		var stop context.CancelFunc
-		ctx, stop = context.WithTimeout(ctx, p.timeout)
+		ctx, stop = context.WithTimeout(ctx, h.timeout)
 		defer stop()
 	}
 	defer func() {
@@ -354,65 +375,67 @@ func (p *workerHandler) Handle(ctx context.Context, t store.Task) (err error) {
 			err = &panicError{value: cutReason(fmt.Sprint(v)), stack: debug.Stack()}
 		}
 	}()
-	return p.handler(ctx, withoutReceipt(t))
+	return h.handler(ctx, withoutReceipt(t))
 }
 
 // Decide says what a handler's error means for its task. An error that panics when it is asked for
 // its text, or unwrapped, means a retry.
-func (p *workerHandler) Decide(ctx context.Context, t store.Task, err error) (d store.Disposition) {
+func (h *workerHandler) Decide(ctx context.Context, t store.Task, err error) (d store.Disposition) {
 	if err == nil {
 		d = store.Disposition{Action: store.Finish}
-		if p.remembers {
+		if h.remembers {
 			d.Result = lease.Recorded(ctx)
 		}
 		return d
 	}
 	defer func() {
 		if recover() != nil {
-			d = p.Fallback(t)
+			d = h.Fallback(t)
 		}
 	}()
 	reason := cutReason(fmt.Sprint(err))
 	about := []any{slog.String("task", t.ID), slog.Int("attempt", t.Attempt), slog.String("error", reason)}
 	panicked, isPanic := err.(*panicError) //nolint:errorlint // ours is never wrapped
 	if isPanic {
-		p.log.Error("sluice: handler panicked", append(about, slog.String("stack", string(panicked.stack)))...)
+		h.log.Error("sluice: handler panicked", append(about, slog.String("stack", string(panicked.stack)))...)
 	}
 	ended := context.Cause(ctx)
 	interrupted := ended == context.Canceled && !isPanic //nolint:errorlint // compared, not tested
-	snooze, again := againIn(err)
-	maxAttempts, backoff := p.rules(ctx)
+	delay, again := againIn(err)
+	maxAttempts, backoff := h.rules(ctx)
 	lastAttempt := maxAttempts > 0 && t.Attempt >= maxAttempts
 	switch {
 	case errors.Is(ended, ErrCanceled): // nothing comes of it; the log says that it was cancelled
 		return store.Disposition{Action: store.Release}
 	case errors.Is(ended, ErrLost): // nothing comes of it
-		p.log.Info("sluice: attempt failed", about...)
+		h.log.Info("sluice: attempt failed", about...)
 		return store.Disposition{Action: store.Release}
-	case again && p.isOfUnknownKind(err):
-		return store.Disposition{Action: store.Snooze, Delay: snooze}
+	case again && h.isOfUnknownKind(err):
+		return store.Disposition{Action: store.Again, Delay: delay}
 	case again:
-		p.log.Info("sluice: task snoozed", append(about, slog.Duration("due_in", snooze))...)
-		return store.Disposition{Action: store.Snooze, Delay: snooze}
-	case IsPermanent(err), lastAttempt && !interrupted: // logged when it is known what becomes of the task
+		h.log.Info("sluice: task is due again", append(about, slog.Duration("due_in", delay))...)
+		return store.Disposition{Action: store.Again, Delay: delay}
+	case errors.As(err, new(*discardError)) && !IsPermanent(err): // logged when it is known what becomes of the task
+		return store.Disposition{Action: store.Discard, Reason: reason}
+	case IsPermanent(err), lastAttempt && !interrupted: // likewise
 		return store.Disposition{Action: store.Bury, Reason: reason}
 	case interrupted:
 		return store.Disposition{Action: store.Release}
 	}
-	delay := delayAfter(t.Attempt, err, backoff)
-	p.log.Info("sluice: attempt failed", append(about, slog.Duration("retry_in", delay))...)
+	delay = delayAfter(t.Attempt, err, backoff)
+	h.log.Info("sluice: attempt failed", append(about, slog.Duration("retry_in", delay))...)
 	return store.Disposition{Action: store.Retry, Delay: delay, Reason: reason}
 }
 
 // Fallback is a retry after the default delay.
-func (p *workerHandler) Fallback(t store.Task) store.Disposition {
+func (h *workerHandler) Fallback(t store.Task) store.Disposition {
 	return store.Disposition{Action: store.Retry, Delay: DefaultBackoff(t.Attempt, nil)}
 }
 
 // rules returns how many attempts a task has, 0 for no limit, and its backoff: those of its kind,
 // or the Worker's.
-func (p *workerHandler) rules(ctx context.Context) (maxAttempts int, backoff func(int, error) time.Duration) {
-	maxAttempts, backoff = p.maxAttempts, p.backoff
+func (h *workerHandler) rules(ctx context.Context) (maxAttempts int, backoff func(int, error) time.Duration) {
+	maxAttempts, backoff = h.maxAttempts, h.backoff
 	if k, ok := lease.Noted(ctx).(*kindRule); ok {
 		if k.maxAttempts > 0 && (maxAttempts == 0 || k.maxAttempts < maxAttempts) {
 			maxAttempts = k.maxAttempts
@@ -426,14 +449,15 @@ func (p *workerHandler) rules(ctx context.Context) (maxAttempts int, backoff fun
 
 // isOfUnknownKind reports whether an error says that a task's kind is not known. The log does, once
 // a minute.
-func (p *workerHandler) isOfUnknownKind(err error) bool {
+func (h *workerHandler) isOfUnknownKind(err error) bool {
 	var unknown *unknownKindError
 	if !errors.As(err, &unknown) {
 		return false
 	}
 	now := time.Now().UnixNano()
-	if last := p.toldUnknown.Load(); (last == 0 || now-last >= int64(time.Minute)) && p.toldUnknown.CompareAndSwap(last, now) {
-		p.log.Warn("sluice: no handler of a kind of tasks, which are put off", slog.String("kind", unknown.kind), slog.String("task", unknown.id))
+	if last := h.toldUnknown.Load(); (last == 0 || now-last >= int64(time.Minute)) && h.toldUnknown.CompareAndSwap(last, now) {
+		h.log.Warn("sluice: no handler of a kind of tasks, which are put off", slog.String("kind", unknown.kind),
+			slog.String("known", unknown.known()), slog.String("task", unknown.id))
 	}
 	return true
 }

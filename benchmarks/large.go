@@ -155,9 +155,9 @@ func (q largeTasks) steps(tasks []sluice.Task) []largeStep {
 		}},
 		claim,
 		{"extend", each(func(ctx context.Context, e sluice.Entry) error { return q.Extend(ctx, e, time.Hour) })},
-		{"retry", each(func(ctx context.Context, e sluice.Entry) error { return q.Retry(ctx, e, 0, "failed") })},
+		{"retry", each(func(ctx context.Context, e sluice.Entry) error { return q.Retry(ctx, 0, "failed", e) })},
 		claim,
-		{"bury", each(func(ctx context.Context, e sluice.Entry) error { return q.Bury(ctx, e, "no") })},
+		{"bury", each(func(ctx context.Context, e sluice.Entry) error { return q.Bury(ctx, "no", e) })},
 		{"dead", func(ctx context.Context) error {
 			letters, err := q.List(ctx, sluice.StateDead, sluice.TaskInfo{}, len(tasks))
 			return allOf(tasks, len(letters), err)

@@ -8,7 +8,7 @@
 --         {ms that another client has it at most; place in line, from 0, -1 for none; score}, or the
 --         first of these where ARGV[6] is '': not acquired
 --         -1 KEYS[3] was not written by this library   -1-n it is held with n permits; of these two, nothing changed
--- USES kinds, fence, line, join
+-- USES kinds, fence, lock_line, lock_join
 -- RETRY never: the next request has another token, member and block, and replaces this one.
 local token, ttl, member, how = ARGV[1], ARGV[2], ARGV[4] or '', ARGV[6] or ''
 

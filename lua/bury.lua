@@ -20,10 +20,8 @@ for i = 3, #ARGV, 3 do
     answer, retried = 3, retried + 1
     local due = giveback(id, task, 0, task.due)
     if not first or due < first then first = due end
-  elseif task then
-    buried = buried + bury(id, task.attempt, reason)
-  elseif task == false then -- a field not written by this library
-    buried = buried + bury(id, 0, reason)
+  elseif task ~= nil then -- also with a field not written by this library
+    buried = buried + bury(id, task and task.attempt or 0, reason)
   else
     answer = staleOrGone(id)
   end

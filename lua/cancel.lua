@@ -18,7 +18,7 @@ redis.call('ZREM', KEYS[3], id)
 redis.call('ZREM', KEYS[5], id)
 redis.call('HDEL', KEYS[2], id)
 redis.call('HDEL', KEYS[4], id)
-forget({ id })
+forgetErrors({ id })
 redis.pcall('ZREM', KEYS[10], id)
 redis.pcall('HDEL', KEYS[11], id)
 -- If the server denies that, the holder learns of it by its next extension.

@@ -11,23 +11,22 @@
 -- RETURNS { 1 if there may be more, -1 if pause or limits keep more from being handed out, else 0; lease end; IDs claimed; the attempt of each, none if all
 --           are first ones; the payload of each, none if all are empty; when each was due, in one text; one number per task
 --           to be finished: 1 done   4 done, and its result was dropped   0 stale   2 gone; 0 and 2: nothing changed. None if all are 1; microseconds
---           until the head is due, or since it is, as headOff says; clients in line; the place as lookOut says }
+--           until the head is due, as headOff says; clients in line; the place as lookOut says }
 -- USES rights, wake, limits, plain, fields, trim, due, finish
 -- RETRY never: if the script runs twice, the second run claims other tasks. It is idempotent if
 -- it only finishes tasks: the first run uses up the receipts, so a second run changes nothing.
 if n > 0 and #ids > 0 then -- nothing that claims may be denied once tasks are finished
   needAll()
   need('ZRANGEBYSCORE', KEYS[1])
-  need('ZRANGE', KEYS[1])
 end
 redis.call('ZCARD', KEYS[3]) -- check the type before the first write
 local answers, first = {}, nil
 if #ids > 0 then answers, first = finishAll() end
 
 local claimed, attempts, unseen, payloadList, dues, most, cut = {}, {}, {}, {}, {}, n, false
-if limits then most = limits.allowed(n, 0) end
+if limits then most = limits.allowed(n) end
 if most > 0 then
-  local ready, read, further, cleanUp = due(most, nil, limit)
+  local ready, read, further, cleanUp = due(most, limit)
   further = payloads(ready) or further
   if #read > 0 then
     needLease()

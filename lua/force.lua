@@ -1,7 +1,7 @@
 -- Releases a lock, or all permits of a name, whatever its tokens, and reserves it, or one of them, for the next in line.
 -- KEYS[1] the lock, or the permits   KEYS[2] their line
 -- RETURNS the tokens that held it   an empty list: it was not held
--- USES kinds, fence, line, permits
+-- USES kinds, fence, lock_line, permits
 -- RETRY never: if the script runs twice, the second run may release the locks of the next holders.
 local holder = redis.pcall('GET', KEYS[1])
 if not holder then return {} end

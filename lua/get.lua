@@ -1,18 +1,20 @@
 -- Returns tasks, in whatever state they are, and the time. Stops early at a megabyte of payloads.
--- KEYS[3] the dead letters   KEYS[7] the last errors   KEYS[10] and KEYS[11] see done.lua
--- ARGV[1] the most bytes of payload, as in payload.lua; then two per task, 500 tasks at most: id, the score with which it is left out, '' for none
+-- KEYS[3] the dead letters   KEYS[7] the last errors   KEYS[9] the queue's counts   KEYS[10] and KEYS[11] see done.lua
+-- ARGV[1] the most bytes of payload, as in payload.lua   ARGV[2] for how many seconds what is done is shown, as in payload.lua
+-- then two per task, 500 tasks at most: id, the score with which it is left out, '' for none
 -- RETURNS { now, then of each: its number among them, score, attempt, payload, state as in cancel.lua, and what story says }. One that is not
 --         there has state 0; one with a score or state field not written by this library is left out
 -- USES unpack, prelude, read, state, fields, payload
 -- RETRY readOnly: changes nothing.
-local reply, size = { text(now) }, 0
+local reply, size, after = { text(now) }, 0, nil
 
 -- Returns score, attempt, payload and state of a task, its story, and how many bytes were read; nothing of one that is malformed.
 local function show(id, score)
   local dead = not score and redis.call('ZSCORE', KEYS[3], id)
   if not score and not dead then
     local done = finite(redis.call('ZSCORE', KEYS[10], id))
-    if not done then return { '0', '0', '', 0, '', '', '', '' }, 0 end
+    after = after or doneAfter(ARGV[2])
+    if not done or done <= after then return { '0', '0', '', 0, '', '', '', '' }, 0 end
     local attempt, result, read = doneOf(ARGV[1], id)
     return { text(done), attempt, result, 5, '', '', '', '' }, read
   end
@@ -25,11 +27,11 @@ local function show(id, score)
   return { text(score), string.format('%.0f', task.attempt), payload, state, story(id, task, state) }, read
 end
 
-for i = 2, #ARGV, 2 do
+for i = 3, #ARGV, 2 do
   local score = redis.call('ZSCORE', KEYS[1], ARGV[i])
   if size < 1048576 and (not score or tonumber(score) ~= tonumber(ARGV[i + 1])) then
     local shown, read = show(ARGV[i], score)
-    if shown then append(reply, i / 2, unpack(shown)) end
+    if shown then append(reply, (i - 1) / 2, unpack(shown)) end
     size = size + (read or 0)
   end
 end

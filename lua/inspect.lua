@@ -13,34 +13,31 @@ local waiting
 if KEYS[2] then waiting = redis.pcall('ZCARD', KEYS[2]) end
 if type(waiting) ~= 'number' then waiting = 0 end -- it is denied, or another program's key
 
--- Returns the labels of tokens that have one: label:random, as newToken makes them. Another library's, of another form, has none.
-local function labels(tokens)
-  local found = {}
-  for _, token in ipairs(tokens) do
-    found[#found + 1] = #token <= 91 and string.match(token, '^(.+):' .. string.rep('[A-Z2-7]', 26) .. '$') or nil
-  end
-  return found
-end
-
--- Counts a process for which the lock, or a permit, is reserved with those that wait.
+-- Returns the tokens that hold the lock, or a permit, and the labels of those that have one: label:random, as newToken makes them. Another
+-- library's, of another form, has none. A process for which it is reserved counts with those that wait.
 local function split(tokens)
-  local held = {}
+  local held, labels = {}, {}
   for _, token in ipairs(tokens) do
-    if isReservation(token) then waiting = waiting + 1 else held[#held + 1] = token end
+    if isReservation(token) then
+      waiting = waiting + 1
+    else
+      held[#held + 1] = token
+      labels[#labels + 1] = #token <= 91 and string.match(token, '^(.+):' .. string.rep('[A-Z2-7]', 26) .. '$') or nil
+    end
   end
-  return held
+  return held, labels
 end
 
 if not holder then return { -2, {}, 0, waiting } end
 if type(holder) == 'string' then
-  local held = split({ holder })
-  return { held[1] and left or -2, labels(held), #held, waiting }
+  local held, labels = split({ holder })
+  return { held[1] and left or -2, labels, #held, waiting }
 end
 local known = permitsInstead(holder)
 if type(known) == 'table' then return denied(known) or { -2, {}, 0, waiting } end -- another library's sorted set
 local now = clock()
-local held = split(redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. text(now), '+inf'))
+local held, labels = split(redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. text(now), '+inf'))
 if not held[1] then return { -2, {}, 0, waiting } end
 -- A foreign program may have written 'inf'.
 local ends = math.min(tonumber(redis.call('ZSCORE', KEYS[1], held[#held])) or 9e15, 9e15)
-return { ends - now, labels(held), #held, waiting }
+return { ends - now, labels, #held, waiting }

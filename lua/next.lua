@@ -3,14 +3,14 @@
 -- ARGV[1] the client, '' for none; '>' and the client if it is to leave the line: then others see to the head   ARGV[2] its watch in ms
 -- RETURNS { microseconds, 0 if it is due, -1 if there is none within an hour; its score and ID, or '', how many clients are in line; the
 --         client's place, as join says, -1 if it did not want one }
--- USES idle, place, limits, head
+-- USES queue_idle, queue_place, limits, head
 -- RETRY idempotent: a second run finds the client in line.
 local head = redis.call('ZRANGE', KEYS[1], '0', '0', 'WITHSCORES')
 local off, id = offAndHead(head[1], head[2], function()
   local isKnown, wait = pcall(function() -- an error is none: then what hands tasks out fails
     readLimits()
     if not limits then return 0 end
-    limits.allowed(0, 0)
+    limits.allowed(0)
     return (limits.heldBack())
   end)
   return isKnown and wait or 0

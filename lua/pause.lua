@@ -1,12 +1,12 @@
--- Pauses a queue, or what has been paused for another time. That may be shorter: then a client is told of the head, and
--- learns of the new end when it claims.
+-- Pauses a queue, or what has been paused for another time, or ends its pause. Idle clients see to the head of what was paused: the end of
+-- a pause may be sooner then. If it is not, they learn of it when they claim.
 -- KEYS[8] the queue's pause and limits
--- ARGV[1] for how long, in ms, or 0 for no end
+-- ARGV[1] for how long, in ms, 0 for no end, or '' to end the pause
 -- RETURNS 1
--- USES prelude, idle, wake, limits, change
--- RETRY never: between two runs the queue may have been resumed.
-local wasPaused = limits.ends > us
-limits.ends = ARGV[1] == '0' and 9e15 or us + tonumber(ARGV[1]) * 1000
+-- USES prelude, queue_idle, wake, limits, change
+-- RETRY never: between two runs others may have paused the queue, or ended its pause.
+local wasPaused, ms = limits.ends > us, tonumber(ARGV[1])
+limits.ends = ms == 0 and 9e15 or ms and us + ms * 1000 or 0
 writeLimits()
-if wasPaused then seeTo((headOff()), 1) end
+if wasPaused then seeTo((headOff()), 4) end
 return 1

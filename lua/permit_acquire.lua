@@ -5,7 +5,7 @@
 --         {ms until the first ends, at most; place in line, from 0, -1 for none; score}, or the
 --         first of these where ARGV[6] is '': not acquired
 --         -1 a key was not written by this library   -1-n there are n permits, -2 it is a plain lock; of these, nothing changed
--- USES unpack, kinds, fence, line, permits, join
+-- USES unpack, kinds, fence, lock_line, permits, lock_join
 -- RETRY never: the next request has another token and member, and replaces this one.
 local token, ttl, permits, member, how = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] or '', ARGV[6] or ''
 local now, number = clock(), redis.pcall('ZSCORE', KEYS[1], '')

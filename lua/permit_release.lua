@@ -3,7 +3,7 @@
 -- ARGV[1] token   ARGV[2] member that leaves the line, or ''
 -- RETURNS 0 the token does not hold one
 --         n > 0 released, and n - 1 processes were woken
--- USES kinds, fence, line, permits
+-- USES kinds, fence, lock_line, permits
 -- RETRY idempotent: as of release.lua.
 local now, number, member = clock(), redis.pcall('ZSCORE', KEYS[1], ''), ARGV[2] or ''
 

@@ -2,7 +2,7 @@
 -- KEYS[3] the dead letters   KEYS[5] the leased tasks   KEYS[8] the queue's pause and limits
 -- ARGV[1] n, at most 250   ARGV[2] and ARGV[3] as bury's first two
 -- RETURNS { 1 if there may be more, -1 if a pause or limits keep more from being handed out, else 0; then per task: id, score, attempt, payload }
--- USES unpack, rights, idle, wake, read, limits, failure, tally, trim, due
+-- USES unpack, rights, queue_idle, wake, read, limits, failure, tally, trim, due
 -- RETRY never: if the script runs twice, the second run removes other tasks.
 redis.call('ZCARD', KEYS[3]) -- check the types before the first write
 local leases = redis.call('ZCARD', KEYS[5])
@@ -10,7 +10,7 @@ redis.call('ZCARD', KEYS[1]) -- what is of another type is no queue
 readLimits()
 local n = tonumber(ARGV[1])
 local most = n
-if limits then most = limits.allowed(n, 0, true) end
+if limits then most = limits.allowed(n, nil, true) end
 if most <= 0 then return { -1 } end
 local ready, ids, more, cleanUp = due(most)
 more = payloads(ready) or more
@@ -27,7 +27,7 @@ if #removed > 0 then
   redis.call('HDEL', KEYS[2], unpack(removed))
   redis.call('HDEL', KEYS[4], unpack(removed))
   if leases > 0 then redis.call('ZREM', KEYS[5], unpack(removed)) end -- those that have run out
-  forget(again)
+  forgetErrors(again)
   tally('done', #removed)
 end
 if limits then limits.spend(#removed, 0) end

@@ -26,7 +26,7 @@ move(id, due)
 if hadLease then
   redis.call('ZREM', KEYS[5], id)
   store(id, task, task.attempt)
-  if task.attempt == 0 then forget({ id }) end
+  if task.attempt == 0 then forgetErrors({ id }) end
 end
 wake(due)
 return 1

@@ -3,19 +3,13 @@
 -- KEYS[3] the dead letters
 -- ARGV the ids
 -- RETURNS the number of letters moved back
--- USES prelude, wake, fields
+-- USES prelude, wake, fields, letters
 -- RETRY never: a task may have died again between two runs.
 local revived = 0
-redis.call('HLEN', KEYS[2]) -- check the types before the first write
-redis.call('HLEN', KEYS[4])
-redis.call('ZCARD', KEYS[1])
+checkLetters()
 needAll()
-
-local queued = redis.call('ZSCORE', KEYS[1], '') -- before the first write: it may be denied
-if redis.call('ZREM', KEYS[3], '') == 1 and not queued then
-  redis.call('HDEL', KEYS[2], '')
-  redis.call('HDEL', KEYS[4], '')
-end
+redis.call('ZSCORE', KEYS[1], '') -- before the first write: it may be denied
+dropLetters({ '' })
 for i = 1, #ARGV do
   local id = ARGV[i]
   local score = redis.call('ZSCORE', KEYS[1], id)

@@ -3,7 +3,6 @@ package sluiceotel
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -53,9 +52,12 @@ func (t *Telemetry) LockHooks() sluice.LockHooks {
 //	messaging.client.consumed.messages   tasks that were claimed
 //	messaging.process.duration           of handlers
 //	sluice.task.lateness                 how long after it was due a task was claimed
-//	sluice.task.outcomes                 by sluice.task.disposition: done, retried, buried, canceled, released, snoozed, lost
+//	sluice.task.outcomes                 by sluice.task.disposition: done, retried, buried, canceled, released, discarded, again, lost
 //	sluice.task.stuck                    handlers that got stuck: see sluice.Worker.Timeout
 //	sluice.worker.running                handlers that are running
+//
+// The error.type, also of spans, is one of few words: of an error of sluice or of a context, such as
+// unavailable or deadline_exceeded; of another one of a handler, the task's disposition; else _OTHER.
 func (t *Telemetry) QueueHooks() sluice.QueueHooks {
 	return sluice.QueueHooks{
 		TasksSending: t.tasksSending, TasksSent: t.tasksSent, TasksClaimed: t.tasksClaimed,
@@ -68,7 +70,7 @@ func (t *Telemetry) lockAcquired(ctx context.Context, i sluice.LockAcquired) {
 }
 
 func (t *Telemetry) waitEnded(ctx context.Context, i sluice.WaitEnded) {
-	t.lockFailed.Add(ctx, 1, t.ofLock(i.Name, errorType(i.Err)))
+	t.lockFailed.Add(ctx, 1, t.ofLock(i.Name, errorType(i.Err, otherError)))
 }
 
 func (t *Telemetry) lockReleased(i sluice.LockReleased) {
@@ -91,14 +93,14 @@ func (t *Telemetry) ofLock(name string, others ...attribute.KeyValue) metric.Mea
 type spanKey struct{}
 
 // end ends the span that a hook has begun.
-func end(ctx context.Context, err error, attributes ...attribute.KeyValue) {
+func end(ctx context.Context, err error, otherwise string, attributes ...attribute.KeyValue) {
 	span, ok := ctx.Value(spanKey{}).(trace.Span)
 	if !ok {
 		return
 	}
 	span.SetAttributes(attributes...)
 	if err != nil {
-		fail(span, err)
+		fail(span, err, otherwise)
 	}
 	span.End()
 }
@@ -143,11 +145,11 @@ func (t *Telemetry) inject(ctx context.Context, tasks []sluice.Task) {
 func (t *Telemetry) tasksSent(ctx context.Context, i sluice.TasksSent) {
 	attributes := append(ofQueue(i.Queue, send), semconv.MessagingOperationTypeSend)
 	if i.Err != nil {
-		attributes = append(attributes, errorType(i.Err))
+		attributes = append(attributes, errorType(i.Err, otherError))
 	}
 	t.operation.Inst().Record(ctx, i.Took.Seconds(), metric.WithAttributes(attributes...))
 	t.countSent(ctx, i)
-	end(ctx, i.Err)
+	end(ctx, i.Err, otherError)
 }
 
 // countSent counts tasks by what Enqueue has answered. After an error those without an outcome are
@@ -166,7 +168,7 @@ func (t *Telemetry) countSent(ctx context.Context, i sluice.TasksSent) {
 		case outcome != 0:
 			attributes = append(attributes, keyOutcome.String(outcome.String()))
 		case i.Err != nil:
-			attributes = append(attributes, errorType(i.Err))
+			attributes = append(attributes, errorType(i.Err, otherError))
 		}
 		t.sent.Inst().Add(ctx, n, metric.WithAttributes(attributes...))
 	}
@@ -204,14 +206,14 @@ func (t *Telemetry) taskFinished(ctx context.Context, i sluice.TaskFinished) {
 	t.running.Add(ctx, -1, metric.WithAttributes(attributes...))
 	disposition := keyDisposition.String(i.Disposition.String())
 	t.outcomes.Add(ctx, 1, metric.WithAttributes(append(ofTask(i.Queue, i.Entry), disposition)...))
-	if i.Disposition == sluice.DispositionSnoozed { // sluice.Again: nothing has failed
+	if i.Disposition == sluice.DispositionAgain || i.Disposition == sluice.DispositionDiscarded { // nothing has failed
 		i.Err = nil
 	}
 	if i.Err != nil {
-		attributes = append(attributes, errorType(i.Err))
+		attributes = append(attributes, errorType(i.Err, i.Disposition.String()))
 	}
 	t.process.Inst().Record(ctx, i.Took.Seconds(), metric.WithAttributes(attributes...))
-	end(ctx, i.Err, disposition)
+	end(ctx, i.Err, i.Disposition.String(), disposition)
 }
 
 // ofTask returns the attributes of work on a task, with room for more.
@@ -238,22 +240,25 @@ var known = []struct {
 	{context.DeadlineExceeded, "deadline_exceeded"}, {context.Canceled, "canceled"}, {sluice.ErrLost, "lost"}, {sluice.ErrCanceled, "task_canceled"},
 }
 
-// errorType returns the attribute error.type: one of few values.
-func errorType(err error) attribute.KeyValue {
+// otherError stands for what is not known: most errors are *errors.errorString, which tells nothing.
+var otherError = semconv.ErrorTypeOther.Value.AsString()
+
+// errorType returns the attribute error.type: one of few words, otherwise for what is not known.
+func errorType(err error, otherwise string) attribute.KeyValue {
 	for _, k := range known {
 		if errors.Is(err, k.err) {
 			return semconv.ErrorTypeKey.String(k.name)
 		}
 	}
-	return semconv.ErrorTypeKey.String(fmt.Sprintf("%T", err))
+	return semconv.ErrorTypeKey.String(otherwise)
 }
 
 // fail gives a span an error.
-func fail(span trace.Span, err error) {
+func fail(span trace.Span, err error, otherwise string) {
 	text := err.Error()
 	if len(text) > maxError {
 		text = text[:maxError]
 	}
-	span.SetAttributes(errorType(err))
+	span.SetAttributes(errorType(err, otherwise))
 	span.SetStatus(codes.Error, strings.ToValidUTF8(text, ""))
 }

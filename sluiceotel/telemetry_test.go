@@ -121,7 +121,7 @@ func work(t *testing.T, q *sluice.Queue, n int64, handler func(ctx context.Conte
 	go func() { ended <- w.Run(ctx) }()
 	require.Eventually(t, func() bool {
 		s := w.Stats()
-		return s.Done+s.Buried+s.Snoozed >= n
+		return s.Done+s.Buried+s.Again >= n
 	}, 20*time.Second, time.Millisecond)
 	stop()
 	require.NoError(t, <-ended)
@@ -252,7 +252,7 @@ func dropOne(t *testing.T, rdb redis.UniversalClient, name string) {
 	es, err := q.Claim(t.Context(), 1, time.Minute)
 	require.NoError(t, err)
 	require.Len(t, es, 1)
-	require.NoError(t, q.Bury(t.Context(), es[0], "worse"))
+	require.NoError(t, q.Bury(t.Context(), "worse", es[0]))
 }
 
 func TestTelemetry_CountsWhatBecomesOfTasks(t *testing.T) {
@@ -262,7 +262,7 @@ func TestTelemetry_CountsWhatBecomesOfTasks(t *testing.T) {
 	registration, err := r.Observe(q)
 	require.NoError(t, err)
 	outcomes := map[string]bool{}
-	for _, task := range []sluice.Task{{ID: "done", Kind: "k"}, {ID: "done", Kind: "k"}, {ID: "again"}, {ID: "bad"}, {ID: "snoozed"}, {ID: "later", Delay: time.Hour}} {
+	for _, task := range []sluice.Task{{ID: "done", Kind: "k"}, {ID: "done", Kind: "k"}, {ID: "again"}, {ID: "bad"}, {ID: "snoozed"}, {ID: "discarded"}, {ID: "later", Delay: time.Hour}} {
 		outcome, err := q.Enqueue(t.Context(), task)
 		require.NoError(t, err)
 		outcomes[outcome.String()] = true
@@ -274,6 +274,8 @@ func TestTelemetry_CountsWhatBecomesOfTasks(t *testing.T) {
 			return context.DeadlineExceeded
 		case e.ID == "bad":
 			return sluice.Permanent(errors.New("refused"))
+		case e.ID == "discarded":
+			return sluice.Discard(errors.New("canceled"))
 		case e.ID == "snoozed":
 			return fmt.Errorf("busy: %w", sluice.Again(time.Hour))
 		}
@@ -286,19 +288,20 @@ func TestTelemetry_CountsWhatBecomesOfTasks(t *testing.T) {
 	queue := "messaging.destination.name=" + q.Name()
 	got := r.points(t)
 	for point, want := range map[string]float64{
-		"messaging.client.sent.messages{" + queue + ",messaging.operation.name=send,messaging.system=sluice,sluice.task.outcome=added}":                5,
+		"messaging.client.sent.messages{" + queue + ",messaging.operation.name=send,messaging.system=sluice,sluice.task.outcome=added}":                6,
 		"messaging.client.sent.messages{" + queue + ",messaging.operation.name=send,messaging.system=sluice,sluice.task.outcome=updated}":              1,
-		"messaging.client.operation.duration{" + queue + ",messaging.operation.name=send,messaging.operation.type=send,messaging.system=sluice}":       6,
-		"messaging.client.consumed.messages{" + queue + ",messaging.operation.name=receive,messaging.system=sluice}":                                   5,
-		"messaging.process.duration{" + queue + ",messaging.operation.name=process,messaging.system=sluice}":                                           2,
+		"messaging.client.operation.duration{" + queue + ",messaging.operation.name=send,messaging.operation.type=send,messaging.system=sluice}":       7,
+		"messaging.client.consumed.messages{" + queue + ",messaging.operation.name=receive,messaging.system=sluice}":                                   6,
+		"messaging.process.duration{" + queue + ",messaging.operation.name=process,messaging.system=sluice}":                                           3,
 		"messaging.process.duration{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.kind=k}":                        1,
 		"messaging.process.duration{error.type=deadline_exceeded," + queue + ",messaging.operation.name=process,messaging.system=sluice}":              1,
-		"sluice.task.lateness{" + queue + ",messaging.operation.name=process,messaging.system=sluice}":                                                 4,
+		"sluice.task.lateness{" + queue + ",messaging.operation.name=process,messaging.system=sluice}":                                                 5,
 		"sluice.task.lateness{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.kind=k}":                              1,
 		"sluice.task.outcomes{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.disposition=done}":                    1,
 		"sluice.task.outcomes{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.disposition=done,sluice.task.kind=k}": 1,
 		"sluice.task.outcomes{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.disposition=retried}":                 1,
-		"sluice.task.outcomes{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.disposition=snoozed}":                 1,
+		"sluice.task.outcomes{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.disposition=again}":                   1,
+		"sluice.task.outcomes{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.disposition=discarded}":               1,
 		"sluice.task.outcomes{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.disposition=buried}":                  1,
 		"sluice.worker.running{" + queue + ",messaging.operation.name=process,messaging.system=sluice}":                                                0,
 		"sluice.worker.running{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.kind=k}":                             0,
@@ -309,7 +312,7 @@ func TestTelemetry_CountsWhatBecomesOfTasks(t *testing.T) {
 		"sluice.queue.tasks{" + queue + ",messaging.system=sluice,sluice.task.state=done}":                                                             1, // of two, one was forgotten
 		"sluice.queue.oldest_due{" + queue + ",messaging.system=sluice}":                                                                               0,
 		"sluice.queue.dropped{" + queue + ",messaging.system=sluice}":                                                                                  1,
-		"sluice.queue.done{" + queue + ",messaging.system=sluice}":                                                                                     2,
+		"sluice.queue.done{" + queue + ",messaging.system=sluice}":                                                                                     3, // with the discarded one
 		"sluice.queue.retried{" + queue + ",messaging.system=sluice}":                                                                                  1,
 		"sluice.queue.buried{" + queue + ",messaging.system=sluice}":                                                                                   2, // dropOne has, too
 		"sluice.queue.lost{" + queue + ",messaging.system=sluice}":                                                                                     0,
@@ -330,7 +333,7 @@ func TestTelemetry_CountsWhatBecomesOfTasks(t *testing.T) {
 			require.Equal(t, codes.Error, s.Status().Code)
 			require.Equal(t, "refused", s.Status().Description)
 		}
-		if attributes(s)["sluice.task.disposition"] == "snoozed" {
+		if d := attributes(s)["sluice.task.disposition"]; d == "again" || d == "discarded" {
 			require.Equal(t, codes.Unset, s.Status().Code, "nothing has failed")
 		}
 	}
@@ -462,7 +465,17 @@ func TestTelemetry_AnErrorIsOneOfFew(t *testing.T) {
 		r.QueueHooks().TasksSent(t.Context(), sluice.TasksSent{Queue: "q", Tasks: make([]sluice.Task, 2), Err: err})
 	}
 	got := r.points(t)
-	for name, n := range map[string]float64{"unknown": 2, "unavailable": 2, "*errors.errorString": 2, "*fmt.wrapError": 2, "*sluice.permanentError": 2} {
+	for name, n := range map[string]float64{"unknown": 2, "unavailable": 2, "_OTHER": 6} {
 		require.Equal(t, n, got["messaging.client.sent.messages{error.type="+name+",messaging.destination.name=q,messaging.operation.name=send,messaging.system=sluice}"], name)
+	}
+	// Of a task it is what its worker has decided, if it is not one that is known.
+	for of, err := range map[sluice.Disposition]error{
+		sluice.DispositionRetried: errors.New("a"), sluice.DispositionBuried: sluice.Permanent(errors.New("b")), sluice.DispositionLost: sluice.ErrLost,
+	} {
+		ctx := r.QueueHooks().TaskStarted(t.Context(), sluice.TaskStarted{Queue: "q"})
+		r.QueueHooks().TaskFinished(ctx, sluice.TaskFinished{Queue: "q", Disposition: of, Err: err})
+		spans := r.spans.Ended()
+		require.Contains(t, spans[len(spans)-1].Attributes(), attribute.String("error.type", of.String()))
+		require.Equal(t, 1.0, r.points(t)["messaging.process.duration{error.type="+of.String()+",messaging.destination.name=q,messaging.operation.name=process,messaging.system=sluice}"], of)
 	}
 }

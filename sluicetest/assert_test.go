@@ -35,7 +35,7 @@ func TestRedis_ShowsEveryState(t *testing.T) {
 		leased, err := queue.Claim(t.Context(), 8, time.Hour)
 		require.NoError(t, err)
 		require.Len(t, leased, 8)
-		require.NoError(t, queue.Bury(t.Context(), leased[0], "hopeless"))
+		require.NoError(t, queue.Bury(t.Context(), "hopeless", leased[0]))
 		require.NoError(t, queue.Pause(t.Context(), 0))
 		for i := range 9 {
 			enqueue(fmt.Sprint("due-", i), 0)
@@ -99,7 +99,7 @@ func TestRedis_FailsTheTest(t *testing.T) {
 	}
 	dead, err := queue.Get(t.Context(), "dead")
 	require.NoError(t, err)
-	require.NoError(t, queue.Bury(t.Context(), dead.Entry, "hopeless"))
+	require.NoError(t, queue.Bury(t.Context(), "hopeless", dead.Entry))
 	remembering, err := sluice.NewQueue(r.Client(), "q", sluice.WithRetention(time.Hour))
 	require.NoError(t, err)
 	_, err = remembering.Enqueue(t.Context(), sluice.Task{ID: "done"})

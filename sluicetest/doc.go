@@ -69,8 +69,9 @@
 //
 // # Outside a bubble
 //
-// A test that needs real sockets runs without a bubble. (Handlers of HTTP don't, with an
-// httptest.ResponseRecorder.) Then there are two clocks:
+// A socket does not work in a bubble: a goroutine that waits for the network keeps the bubble's clock
+// from moving. An HTTP service needs none: [Transport] has a client of it served in the test's own
+// process. A test that needs real sockets runs without a bubble. Then there are two clocks:
 //
 //   - The server's clock runs like the real one, and Advance puts it forward: delays, leases on the
 //     server, TTLs of locks, and the times by which tasks are listed and counted follow. Callers of Wait and

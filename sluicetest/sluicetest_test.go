@@ -87,7 +87,7 @@ func TestRedis_AWeekTakesMilliseconds(t *testing.T) {
 		stop()
 	})
 	t.Logf("a week took %v", time.Since(began))
-	require.Less(t, time.Since(began), 20*time.Second)
+	require.Less(t, time.Since(began), 3*time.Minute) // by the race detector, beside other tests
 }
 
 // TestRedis_TimesAreExactInABubble: nothing happens too early, and Advance waits for what happens.

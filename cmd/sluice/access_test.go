@@ -230,7 +230,7 @@ func TestHostile_NothingReachesTheTerminal(t *testing.T) {
 			require.NoError(t, err)
 			entries, err := q.Claim(ctx, 1, time.Minute)
 			require.NoError(t, err)
-			require.NoError(t, q.Bury(ctx, entries[0], text))
+			require.NoError(t, q.Bury(ctx, text, entries[0]))
 		}
 		s.staffBy(q, "WORKER"+text, text)
 		s.finish(s.queue("q"+text, sluice.WithRetention(time.Hour)), "done"+text, text)

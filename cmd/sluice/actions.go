@@ -106,7 +106,7 @@ func bury(ctx context.Context, q *sluice.Queue, id, reason string) (outcome, err
 		if err != nil {
 			return "", err
 		}
-		err = q.Bury(ctx, inspect.Take(now), reason)
+		err = q.Bury(ctx, reason, inspect.Take(now))
 		if errors.Is(err, sluice.ErrStale) {
 			continue
 		}

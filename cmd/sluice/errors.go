@@ -138,7 +138,7 @@ func (a *app) adviceOnServer(err error) (code int, hint string) {
 	case errors.Is(err, sluice.ErrCorrupt), has("WRONGTYPE"):
 		return exitFailed, "The key holds what this library has not written: is it the right --queue-prefix or --lock-prefix?"
 	case has("OOM "):
-		return exitFailed, "The server is full (maxmemory)."
+		return exitUnavailable, "The server is full (maxmemory)."
 	case errors.Is(err, sluice.ErrUnavailable) || isNetwork(err) || has("all sentinels", "LOADING", "CLUSTERDOWN", "MASTERDOWN"):
 		return exitUnavailable, fmt.Sprintf("No server could serve this: %s. Is --url (SLUICE_URL) right, and is TLS expected there (rediss://)?", a.where())
 	}

@@ -21,7 +21,7 @@ type lockJSON struct {
 	TTLSeconds *float64 `json:"ttl_seconds"` // null: it has none
 	Owner      string   `json:"owner"`       // empty: its holder has not named itself, or several hold it
 	Owners     []string `json:"owners"`      // of those that have named themselves
-	Permits    int      `json:"permits"`     // how many hold it
+	Holders    int      `json:"holders"`     // how many hold it
 	Waiting    int      `json:"waiting"`     // how many processes wait in line for it
 }
 
@@ -31,7 +31,7 @@ type locksJSON struct {
 }
 
 func toLockJSON(i inspect.LockInfo, held bool) lockJSON {
-	j := lockJSON{Held: held, Owner: i.Owner, Owners: append([]string{}, i.Owners...), Permits: i.Permits, Waiting: i.Waiting}
+	j := lockJSON{Held: held, Owner: i.Owner, Owners: append([]string{}, i.Owners...), Holders: i.Holders, Waiting: i.Waiting}
 	j.Name, j.NameBase64 = bytesField(i.Name)
 	if seconds := i.TTL.Seconds(); held && i.TTL >= 0 {
 		j.TTLSeconds = &seconds
@@ -49,8 +49,8 @@ func ttlText(ttl time.Duration) string {
 // ownerText is who holds the lock.
 func ownerText(i inspect.LockInfo) string {
 	switch {
-	case i.Permits > 1:
-		return fmt.Sprintf("(%d permits) %s", i.Permits, labels(i))
+	case i.Holders > 1:
+		return fmt.Sprintf("(%d permits) %s", i.Holders, labels(i))
 	case i.Owner == "":
 		return "-"
 	}
@@ -63,7 +63,7 @@ func labels(i inspect.LockInfo) string {
 	for _, label := range i.Owners {
 		all = append(all, show(label))
 	}
-	said, n := strings.Join(all, ", "), i.Permits-len(i.Owners)
+	said, n := strings.Join(all, ", "), i.Holders-len(i.Owners)
 	switch {
 	case n <= 0:
 		return said
@@ -75,8 +75,8 @@ func labels(i inspect.LockInfo) string {
 
 // holders is ownerText within a sentence.
 func holders(i inspect.LockInfo) string {
-	if i.Permits > 1 {
-		return fmt.Sprintf("%d permits held by %s", i.Permits, labels(i))
+	if i.Holders > 1 {
+		return fmt.Sprintf("%d permits held by %s", i.Holders, labels(i))
 	}
 	return "owner " + ownerText(i)
 }

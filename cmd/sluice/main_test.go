@@ -111,7 +111,7 @@ func (s stage) fill(q *sluice.Queue) {
 	}
 	for _, id := range []string{"dead-1", "dead-2"} {
 		add(id, 0)
-		require.NoError(s, q.Bury(ctx, claim(), "dial tcp: connection refused by "+id))
+		require.NoError(s, q.Bury(ctx, "dial tcp: connection refused by "+id, claim()))
 	}
 	add("leased-1", 0)
 	claim()
@@ -150,7 +150,7 @@ func (s stage) staffBy(q *sluice.Queue, worker, text string) {
 	ctx, key := s.Context(), "{Queue:"+q.Name()+"}"
 	now := s.rdb.Time(ctx).Val()
 	said, err := json.Marshal(map[string]any{
-		"id": worker, "label": text, "host": "host of " + text, "version": "v0.3.0 " + text, "pid": 4711, "concurrency": 16, "running": 2, "stuck": 1, "started": 1767323045000, "counts": 45,
+		"id": worker, "label": text, "host": "host of " + text, "version": "v0.3.0 " + text, "pid": 4711, "concurrency": 16, "running": 2, "stuck": 1, "started": int64(1767323045000), "counts": 45,
 	})
 	require.NoError(s, err)
 	require.NoError(s, s.rdb.ZAdd(ctx, key+":workers", redis.Z{Score: float64(now.Unix()) + 45, Member: string(said)}).Err())
@@ -160,7 +160,7 @@ func (s stage) staffBy(q *sluice.Queue, worker, text string) {
 		entries, err := q.Claim(ctx, 1, 2*time.Hour)
 		require.NoError(s, err)
 		if id == "retried-1" {
-			require.NoError(s, q.Retry(ctx, entries[0], time.Hour, "dial tcp: i/o timeout of "+text))
+			require.NoError(s, q.Retry(ctx, time.Hour, "dial tcp: i/o timeout of "+text, entries[0]))
 			continue
 		}
 		claimed := s.rdb.HGet(ctx, key+":state", id).Val()

@@ -31,7 +31,7 @@ func TestTasks_ReadNoPayloads(t *testing.T) {
 			entries, err := q.Claim(ctx, n, time.Hour)
 			require.NoError(t, err)
 			for _, e := range entries {
-				require.NoError(t, q.Bury(ctx, e, "broken"))
+				require.NoError(t, q.Bury(ctx, "broken", e))
 			}
 		}
 	}

@@ -255,7 +255,7 @@ func (w *watch) rated(f frame) frame {
 			Due: grown(old.stats.Due, r.stats.Due), Done: grown(old.stats.Done, r.stats.Done), Retried: grown(old.stats.Retried, r.stats.Retried),
 			Buried: grown(old.stats.Buried, r.stats.Buried), Lost: grown(old.stats.Lost, r.stats.Lost),
 		}
-		if min(now.Done, now.Retried, now.Buried, now.Lost) >= 0 { // else they began anew, or a failover has lost some: nobody knows
+		if min(now.Done, now.Retried, now.Buried, now.Lost) >= 0 { // else they began anew, or a failover has lost some: unknown
 			f.rows[i].rates = &now
 		}
 	}

@@ -1,6 +1,6 @@
 // Limits keeps to what an API takes: ten requests in a second and three at a time, from all
 // processes together. The API answers 429 beyond that, and here it never does. Calls that may wait
-// are tasks of a queue with SetLimits, whoever works on it. A web handler either
+// are tasks of a queue with SetLimits, whichever worker has it. A web handler either
 //   - enqueues the call and answers 202 (Later): if no result is waited for, or there may be more calls than the API takes. They wait in the
 //     queue, also over a restart, and what fails is tried again; or
 //   - calls at once with a permit (Now): if its client waits for the answer. Permits are a number at a time, without a rate. If none is

@@ -58,7 +58,7 @@ func TestWaitUntilEmpty_SaysWhatIsLeft(t *testing.T) {
 	require.NoError(t, err)
 	entries, err := queue.Claim(t.Context(), 1, time.Minute)
 	require.NoError(t, err)
-	require.NoError(t, queue.Bury(t.Context(), entries[0], "test"))
+	require.NoError(t, queue.Bury(t.Context(), "test", entries[0]))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	err = waitUntilEmpty(ctx, queues)

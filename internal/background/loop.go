@@ -55,7 +55,10 @@ func (l *Loop) run() {
 				return
 			}
 		case pause > 0:
-			l.pause(pause)
+			select {
+			case <-l.wakeup:
+			case <-time.After(pause):
+			}
 		}
 	}
 }
@@ -72,15 +75,6 @@ func (l *Loop) end() bool {
 	defer l.mu.Unlock()
 	l.running = l.woken
 	return !l.running
-}
-
-func (l *Loop) pause(d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-l.wakeup:
-	case <-timer.C:
-	}
 }
 
 // Signal puts a signal into c, which has room for one. A signal that is there already

@@ -54,12 +54,10 @@ func (call *Call[A, R]) Wait() (R, error) {
 	if call.Withdraw() {
 		return none, ErrWithdrawn
 	}
-	timer := time.NewTimer(call.grace)
-	defer timer.Stop()
 	select {
 	case <-call.done:
 		return call.result, nil
-	case <-timer.C:
+	case <-time.After(call.grace):
 	}
 	if call.state.CompareAndSwap(sent, abandoned) {
 		return none, ErrAbandoned

@@ -49,14 +49,13 @@ type Committer[A, R any] struct {
 
 	mu           sync.Mutex // guards what follows, and the places of those that wait: Call.next
 	alone        int        // calls that went out alone and have not returned
-	hanging      int        // so many of them do, it seems
+	hanging      int        // so many of these seem to hang
 	groups       []*group   // under way
 	first, last  *Call[A, R]
 	items, bytes int    // of those that wait
 	joined       uint64 // calls that have waited since the beginning; the number of the last one
 	joinedThen   uint64 // the same, when the timer fired last or was set
-	timer        *time.Timer
-	watching     bool // the timer is set; while calls wait it is
+	watching     bool   // a timer is set; while calls wait it is
 }
 
 // New returns a committer. It starts nothing.
@@ -207,17 +206,12 @@ func (c *Committer[A, R]) removeFirst() bool {
 	return call.state.CompareAndSwap(waiting, sent)
 }
 
-// watch sets the timer, if it is not set. The committer's mutex is held.
+// watch sets a timer, if none is set. The committer's mutex is held.
 func (c *Committer[A, R]) watch() {
-	if c.watching {
-		return
+	if !c.watching {
+		c.watching, c.joinedThen = true, c.joined
+		time.AfterFunc(c.config.Patience, c.checkStalled)
 	}
-	c.watching, c.joinedThen = true, c.joined
-	if c.timer == nil {
-		c.timer = time.AfterFunc(c.config.Patience, c.checkStalled)
-		return
-	}
-	c.timer.Reset(c.config.Patience)
 }
 
 // checkStalled starts another group if a call waits that did so when the timer fired last: what
@@ -231,7 +225,7 @@ func (c *Committer[A, R]) checkStalled() {
 	}
 	stalled := c.first.number <= c.joinedThen
 	c.joinedThen = c.joined
-	c.timer.Reset(c.config.Patience)
+	time.AfterFunc(c.config.Patience, c.checkStalled)
 	if stalled {
 		c.hanging = c.alone
 		c.begin()

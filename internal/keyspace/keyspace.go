@@ -22,15 +22,15 @@ const (
 	State    = ":state"    // of a queue: its tasks' state fields
 	Dead     = ":dead"     // of a queue: its dead letters
 	Leased   = ":leased"   // of a queue: its leased tasks, with the ends of their leases
-	Paused   = ":paused"   // of a queue: its pause, as long as that lasts
+	Paused   = ":paused"   // of a queue: its pause and its limits, as long as there are any
 	Errors   = ":errors"   // of a queue: the last error of each task that is to be tried again
 	Counts   = ":counts"   // of a queue: how many tasks were done, retried and so on
 	Done     = ":done"     // of a queue: the finished tasks that are remembered
 	Results  = ":results"  // of a queue: the results of these, and their attempts
 	Workers  = ":workers"  // of a queue: the workers that live
-	Wake     = ":wake"     // what the channels begin with on which waiters are notified, see line.lua and idle.lua
+	Wake     = ":wake"     // what the channels begin with on which waiters are notified, see lock_line.lua and queue_idle.lua
 	Canceled = ":canceled" // of a queue: the channel on which the IDs of cancelled tasks are published
-	Fence    = ":fence"    // of a lock: its last fence
+	Fence    = ":fence"    // of a lock: the last fence that was reserved
 	Line     = ":line"     // the processes that wait for a lock, or the clients that wait for a queue's tasks
 )
 

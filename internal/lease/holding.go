@@ -34,67 +34,54 @@ func IsHeld(ctx context.Context) bool {
 type Hold struct {
 	Receipt float64 // of what is held; it does not change
 
-	mu    sync.Mutex // guards what follows
-	until time.Time
-	over  bool
-	due   time.Time // when the work is to be done; zero for never
-	note  any       // of who works on it, for who decides what becomes of it
-	found string    // the result of the work
+	mu       sync.Mutex // guards what follows
+	until    time.Time
+	over     bool
+	deadline time.Time // by when the handler must return; zero for never
+	note     any       // of who works on it, for who decides what becomes of it
+	found    string    // the result of the work
+}
+
+// in calls do with the Hold that a context is for, locked, if it has one.
+func in(ctx context.Context, do func(h *Hold)) {
+	if h, ok := ctx.Value(holdingKey{}).(*Hold); ok {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		do(h)
+	}
 }
 
 // Record notes the result of the work in the Hold that a context is for. Reports whether it has one
 // that has not ended.
-func Record(ctx context.Context, result string) bool {
-	h, ok := ctx.Value(holdingKey{}).(*Hold)
-	if !ok {
-		return false
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !h.over {
-		h.found = result
-	}
-	return !h.over
+func Record(ctx context.Context, result string) (held bool) {
+	in(ctx, func(h *Hold) {
+		if held = !h.over; held {
+			h.found = result
+		}
+	})
+	return held
 }
 
 // Recorded returns the result that was recorded last in the Hold that a context is for.
-func Recorded(ctx context.Context) string {
-	h, ok := ctx.Value(holdingKey{}).(*Hold)
-	if !ok {
-		return ""
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.found
+func Recorded(ctx context.Context) (result string) {
+	in(ctx, func(h *Hold) { result = h.found })
+	return result
 }
 
 // Note notes something in the Hold that a context is for, if it has one.
-func Note(ctx context.Context, v any) {
-	if h, ok := ctx.Value(holdingKey{}).(*Hold); ok {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.note = v
-	}
-}
+func Note(ctx context.Context, v any) { in(ctx, func(h *Hold) { h.note = v }) }
 
 // Noted returns what was noted last in the Hold that a context is for.
-func Noted(ctx context.Context) any {
-	h, ok := ctx.Value(holdingKey{}).(*Hold)
-	if !ok {
-		return nil
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.note
+func Noted(ctx context.Context) (v any) {
+	in(ctx, func(h *Hold) { v = h.note })
+	return v
 }
 
 // ReceiptIn returns the receipt of the Hold that a context is for, 0 if it has none. A program that
 // compares what handlers have seen with the server's log needs it.
-func ReceiptIn(ctx context.Context) float64 {
-	if h, ok := ctx.Value(holdingKey{}).(*Hold); ok {
-		return h.Receipt
-	}
-	return 0
+func ReceiptIn(ctx context.Context) (receipt float64) {
+	in(ctx, func(h *Hold) { receipt = h.Receipt })
+	return receipt
 }
 
 // Last notes until when it lasts.
@@ -104,23 +91,23 @@ func (h *Hold) Last(until time.Time) {
 	h.until = until
 }
 
-// SetDue notes when the work on it is to be done; zero for never.
-func (h *Hold) SetDue(at time.Time) {
+// SetDeadline notes by when the handler must return; zero for never.
+func (h *Hold) SetDeadline(at time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.due = at
+	h.deadline = at
 }
 
-// Due returns what was noted last. What happened before that has happened for the caller.
-func (h *Hold) Due() time.Time {
+// Deadline returns what was noted last. What happened before that has happened for the caller.
+func (h *Hold) Deadline() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.due
+	return h.deadline
 }
 
-// WithTimeout is context.WithTimeout for a part of the work on what a context is for. The Hold, if
-// there is one, notes that the work is to be done then, unless it knows of a sooner time, until the
-// part is over: stop is called.
+// WithTimeout is context.WithTimeout for a part of a handler's work, as a Mux gives to one kind of
+// task. Until stop is called, the Hold of ctx has the end of the timeout as its Deadline, if that
+// is the sooner one. A handler that has not returned by Grace after that is stuck.
 func WithTimeout(ctx context.Context, d time.Duration) (part context.Context, stop context.CancelFunc) {
 	at := time.Now().Add(d)
 	part, cancel := context.WithDeadline(ctx, at)
@@ -128,11 +115,11 @@ func WithTimeout(ctx context.Context, d time.Duration) (part context.Context, st
 	if !ok {
 		return part, cancel
 	}
-	before := h.Due()
-	h.SetDue(backoff.Sooner(before, at))
+	before := h.Deadline()
+	h.SetDeadline(backoff.Sooner(before, at))
 	return part, func() {
 		cancel()
-		h.SetDue(before)
+		h.SetDeadline(before)
 	}
 }
 

@@ -40,12 +40,14 @@ const (
 // server, and the janitor is only given a token that no handle holds, or that is on its way
 // back to Redis.
 //
-// One goroutine, the loop, does it for all tokens, with one pipeline at a time to each server, each
-// from a goroutine of its own. So a server that hangs costs the other servers no time, and the
-// user's pool one connection every five seconds until go-redis gives them up.
+// It also asks what holders have inspected: a question is a release that releases nothing, and is
+// asked until it is answered. A newer one takes its place.
+//
+// One goroutine for each server, its loop, does it, with one pipeline at a time. So a server that
+// hangs costs the other servers no time, and the user's pool one connection every five seconds until
+// go-redis gives them up.
 type Janitor struct {
 	executor *redisexec.Executor
-	loop     *background.Loop
 
 	mu       sync.Mutex              // guards what follows
 	pending  map[any]*pendingRelease // by token
@@ -56,17 +58,18 @@ type Janitor struct {
 
 // backlog is what is to be released on one server.
 type backlog struct {
-	waiting schedule[*pendingRelease] // without what a pipeline has that is under way
-	asked   bool                      // a pipeline is under way
+	loop    *background.Loop
+	waiting schedule[*pendingRelease] // without what the pipeline has that is under way
 	rests   time.Time                 // until when none is sent: all of the last had no answer
 }
 
-// Release is the release of a token.
+// Release is a token that is to be released, and the request that does it; or a question.
 type Release struct {
-	Token   any
-	Request redisexec.Request
-	Life    time.Duration // for how long the key may live, if nothing extends it any more
-	Late    bool          // a request that takes the key may yet be carried out
+	Token    any // which no other Release has; of a question the one that asks
+	Request  redisexec.Request
+	Life     time.Duration   // for how long the key may live, if nothing extends it any more
+	Late     bool            // a request that takes the key may yet be carried out
+	Answered func(value any) // is called with the answer, unless it is nil
 }
 
 // pendingRelease is a token that is to be released. It belongs to the janitor, whose
@@ -81,62 +84,49 @@ type pendingRelease struct {
 
 // NewJanitor returns a janitor that sends through executor. It starts nothing.
 func NewJanitor(executor *redisexec.Executor) *Janitor {
-	j := &Janitor{executor: executor, pending: map[any]*pendingRelease{}, backlogs: map[any]*backlog{}}
-	// Add wakes it. It ends when nothing is left, or in Close. The executor's Close waits for it.
-	j.loop = background.NewLoop(executor.Go, j.turn)
-	return j
+	return &Janitor{executor: executor, pending: map[any]*pendingRelease{}, backlogs: map[any]*backlog{}}
 }
 
-// Add has tokens released, beginning now. It does not block. After Close each release is
+// Add has a token released, beginning now. It does not block. After Close the release is
 // sent once. One that is Late takes the place of another, if there are maxLate: the key of that
 // ends with its TTL.
-func (j *Janitor) Add(releases ...Release) {
-	ids := make([]any, len(releases))
-	for i, r := range releases {
-		ids[i] = j.executor.NodeOf(r.Request.Key())
-	}
-	if !j.add(releases, ids) {
-		j.sendOnce(releases)
-	}
-}
-
-// add is Add for releases on these servers. It reports false after Close.
-func (j *Janitor) add(releases []Release, ids []any) bool {
+func (j *Janitor) Add(r Release) {
+	id := j.executor.NodeOf(r.Request.Key())
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.closed {
-		return false
+		j.sendOnce(r)
+		return
 	}
-	now, wake := time.Now(), false
-	for i, r := range releases {
-		if old := j.pending[r.Token]; old != nil {
-			j.drop(old)
-		}
-		if r.Late && len(j.pending) >= maxLate {
-			j.dropAny()
-		}
-		p := &pendingRelease{Release: r, giveUp: now.Add(max(r.Life, releaseFor))}
-		j.pending[r.Token] = p
-		wake = j.wait(p, ids[i], now) || wake
-	}
-	if wake {
-		j.loop.Wake()
-	}
-	return true
+	j.add(r, id)
 }
 
-// wait has a token released at that time, on that server. It reports whether the loop has to know:
-// the end of a pipeline wakes it anyway.
-func (j *Janitor) wait(p *pendingRelease, id any, at time.Time) (wake bool) {
+// add is Add for a release on this server. The mutex is held.
+func (j *Janitor) add(r Release, id any) {
+	if old := j.pending[r.Token]; old != nil {
+		j.drop(old)
+	}
+	if r.Late && len(j.pending) >= maxLate {
+		j.dropAny()
+	}
+	now := time.Now()
+	p := &pendingRelease{Release: r, giveUp: now.Add(max(r.Life, releaseFor))}
+	j.pending[r.Token] = p
+	j.wait(p, id, now)
+}
+
+// wait has a token released at that time, on that server.
+func (j *Janitor) wait(p *pendingRelease, id any, at time.Time) {
 	b := j.backlogs[id]
 	if b == nil {
 		b = &backlog{}
+		// It ends when nothing is left on its server, or in Close. The executor's Close waits for it.
+		b.loop = background.NewLoop(j.executor.Go, func() time.Duration { return j.turn(b) })
 		j.backlogs[id] = b
 	}
-	next, ok := b.waiting.next()
 	p.in = b
 	b.waiting.set(p, at)
-	return !b.asked && (!ok || at.Before(next))
+	b.loop.Wake()
 }
 
 // drop forgets a token.
@@ -163,15 +153,14 @@ func (j *Janitor) Len() int {
 	return len(j.pending)
 }
 
-// Close sends once more what is left, in the background, and ends the loop. It does not
+// Close sends once more what is left, in the background, and ends the loops. It does not
 // wait.
 func (j *Janitor) Close() {
-	pending := j.end()
-	left := make([]Release, 0, len(pending))
-	for _, p := range pending { // without the mutex: they may be very many
+	var left []Release
+	for _, p := range j.end() { // without the mutex: they may be very many
 		left = append(left, p.Release)
 	}
-	j.sendOnce(left)
+	j.sendOnce(left...)
 }
 
 // end closes the janitor, and returns what it has not released.
@@ -179,14 +168,17 @@ func (j *Janitor) end() (left map[any]*pendingRelease) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.closed, left = true, j.pending
+	for _, b := range j.backlogs {
+		b.waiting = nil
+		b.loop.Wake()
+	}
 	j.pending, j.backlogs = map[any]*pendingRelease{}, map[any]*backlog{}
-	j.loop.Wake()
 	return left
 }
 
 // sendOnce sends releases once: to each server in pipelines of its own, all of them at the same
 // time.
-func (j *Janitor) sendOnce(releases []Release) {
+func (j *Janitor) sendOnce(releases ...Release) {
 	byServer := map[any][]redisexec.Request{}
 	for _, r := range releases {
 		id := j.executor.NodeOf(r.Request.Key())
@@ -200,55 +192,52 @@ func (j *Janitor) sendOnce(releases []Release) {
 	}
 }
 
-// turn is one turn of the loop: it sends to each server the releases that are due there.
-func (j *Janitor) turn() time.Duration {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if len(j.pending) == 0 {
-		clear(j.backlogs)
-		return background.Idle
-	}
-	now, pause := time.Now(), time.Hour
-	for _, b := range j.backlogs {
-		at, ok := b.waiting.next()
-		switch at = backoff.Later(at, b.rests); {
-		case b.asked || !ok:
-		case at.After(now):
-			pause = min(pause, at.Sub(now))
-		default:
-			b.asked = true
-			due := b.due(now)
-			// It ends after MaxQuiet at most. The executor's Close waits for it.
-			j.executor.Go(func() { j.send(b, due) })
-		}
+// turn is one turn of a server's loop: it sends what is due there.
+func (j *Janitor) turn(b *backlog) time.Duration {
+	due, pause := j.due(b)
+	if len(due) > 0 {
+		j.send(b, due)
 	}
 	return pause
 }
 
-// due takes what is to be released now.
-func (b *backlog) due(now time.Time) (due []*pendingRelease) {
-	for len(b.waiting) > 0 && len(due) < maxReleases && !b.waiting[0].at.After(now) {
+// due takes what is to be released now. pause is how long there is nothing more to be done.
+func (j *Janitor) due(b *backlog) (due []*pendingRelease, pause time.Duration) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	now := time.Now()
+	for len(b.waiting) > 0 && len(due) < maxReleases && !backoff.Later(b.waiting[0].at, b.rests).After(now) {
 		due = append(due, b.waiting[0])
 		b.waiting.remove(b.waiting[0])
 	}
-	return due
+	next, ok := b.waiting.next()
+	switch {
+	case len(due) > 0:
+		return due, 0
+	case ok:
+		return nil, backoff.Later(next, b.rests).Sub(now)
+	case len(j.pending) == 0:
+		clear(j.backlogs)
+	}
+	return nil, background.Idle
 }
 
-// send sends each release once, and dates or drops it by what came of it. It runs in a
-// goroutine of its own.
+// send sends each release once, and dates or drops it by what came of it.
 func (j *Janitor) send(b *backlog, due []*pendingRelease) {
 	requests, ids := make([]redisexec.Request, len(due)), make([]any, len(due))
 	for i, p := range due {
 		requests[i] = p.Request
 	}
 	results := j.executor.BoundedPipeline(requests)
-	for i, r := range requests {
-		ids[i] = j.executor.NodeOf(r.Key()) // it may have moved
+	for i, p := range due {
+		ids[i] = j.executor.NodeOf(p.Request.Key()) // it may have moved
+		if p.Answered != nil && results[i].Err == nil {
+			p.Answered(results[i].Value)
+		}
 	}
 
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	b.asked = false
 	now := time.Now()
 	if !slices.ContainsFunc(results, func(r redisexec.Result) bool { return r.Err == nil }) {
 		b.rests = now.Add(releaseRetry)
@@ -259,7 +248,6 @@ func (j *Janitor) send(b *backlog, due []*pendingRelease) {
 		}
 	}
 	j.pending = shrink.Map(j.pending, &j.peak)
-	j.loop.Wake()
 }
 
 // date says when a release is tried again, or drops it.

@@ -31,7 +31,7 @@ type Renewable interface {
 	// Key is the key that is extended: it says on which server of a Cluster.
 	Key() any
 	// Extension returns the request that extends it, which is sent then; or false if it has
-	// ended meanwhile.
+	// ended meanwhile, and nothing must be sent: it has ended when it is removed.
 	Extension() (redisexec.Request, bool)
 	// HandleExtension takes the result of an extension that was sent then, and
 	// reports whether what it stands for has been extended.
@@ -92,8 +92,8 @@ type batch struct {
 // NewRenewer returns a renewer that sends through executor. It starts nothing.
 func NewRenewer(executor *redisexec.Executor) *Renewer {
 	r := &Renewer{executor: executor, entries: map[Renewable]*entry{}, nodes: map[any]*node{}}
-	// Add wakes it. It ends when no lease is left and no batch under way, or in Close. The
-	// executor's Close waits for it.
+	// The loop's goroutine: Add wakes it. It ends when no lease is left and no batch under way, or
+	// in Close. The executor's Close waits for it.
 	r.loop = background.NewLoop(executor.Go, r.turn)
 	return r
 }
@@ -148,30 +148,10 @@ func (n *node) wait(e *entry) {
 	n.waiting.set(e, e.due.Add(Leeway(ttl)))
 }
 
-// Remove ends m's extensions. It waits for one that is under way until ctx has ended and
-// grace is over. After that there is none, except what may come of a batch that got no
+// Remove ends the extensions of leases. It waits for those that are under way until ctx has ended
+// and grace is over. After that there is none, except what may come of a batch that got no
 // answer and was given up.
-func (r *Renewer) Remove(ctx context.Context, m Renewable, grace time.Duration) {
-	under := r.Forget(m)
-	if under == nil {
-		return
-	}
-	select {
-	case <-under:
-		return
-	case <-ctx.Done():
-	}
-	timer := time.NewTimer(grace)
-	defer timer.Stop()
-	select {
-	case <-under:
-	case <-timer.C:
-	}
-}
-
-// RemoveAll is Remove for many leases, without grace: it waits until ctx has ended at most,
-// however many they are.
-func (r *Renewer) RemoveAll(ctx context.Context, leases []Renewable) {
+func (r *Renewer) Remove(ctx context.Context, grace time.Duration, leases ...Renewable) {
 	var underWay []<-chan struct{}
 	for _, m := range leases {
 		if over := r.Forget(m); over != nil {
@@ -181,13 +161,20 @@ func (r *Renewer) RemoveAll(ctx context.Context, leases []Renewable) {
 	for _, over := range underWay {
 		select {
 		case <-over:
+			continue
 		case <-ctx.Done():
+		}
+		if grace == 0 {
 			return
+		}
+		select {
+		case <-over:
+		case <-time.After(grace):
 		}
 	}
 }
 
-// Forget is Remove without the wait. It returns a channel that is closed when the extension
+// Forget is Remove of one without the wait. It returns a channel that is closed when the extension
 // that is under way is over, or nil if there is none.
 func (r *Renewer) Forget(m Renewable) (over <-chan struct{}) {
 	r.mu.Lock()
@@ -233,17 +220,21 @@ func (r *Renewer) turn() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	next, busy := now.Add(time.Hour), false
+	next := now.Add(time.Hour)
 	for id, n := range r.nodes {
-		n.giveUpBatches(now)
+		for under := range n.batches {
+			if !now.Before(under.giveUp) { // it has had no answer in time
+				n.end(under)
+			}
+		}
 		for at, ok := n.nextDue(now); ok; at, ok = n.nextDue(now) {
 			if at.After(now) {
 				next = backoff.Sooner(next, at)
 				break
 			}
 			if b := r.beginBatch(n, now); b != nil {
-				// It ends with the answer, or when go-redis gives up. Remove and RemoveAll wait for
-				// it until the batch is given up, and the executor's Close does.
+				// It ends with the answer, or when go-redis gives up. Remove waits for it until the
+				// batch is given up, and the executor's Close does.
 				r.executor.Go(func() { r.send(b) })
 			}
 		}
@@ -253,9 +244,8 @@ func (r *Renewer) turn() time.Duration {
 		if len(n.batches) == 0 && len(n.waiting) == 0 {
 			delete(r.nodes, id)
 		}
-		busy = busy || len(n.batches) > 0
 	}
-	if len(r.entries) == 0 && (r.closed || !busy) {
+	if len(r.nodes) == 0 { // no lease is left, and no batch under way
 		r.nextDue = time.Time{}
 		return background.Idle
 	}
@@ -292,15 +282,6 @@ func (n *node) staleAt(now time.Time) time.Time {
 		return now
 	}
 	return first
-}
-
-// giveUpBatches ends the batches that have had no answer in time.
-func (n *node) giveUpBatches(now time.Time) {
-	for under := range n.batches {
-		if !now.Before(under.giveUp) {
-			n.end(under)
-		}
-	}
 }
 
 // beginBatch makes a batch of what is due on a server, or will be soon. It drops those for which
@@ -350,17 +331,21 @@ func (n *node) end(b *batch) {
 // send sends a batch, and dates each lease's next extension by what came of it. It runs
 // in a goroutine of its own.
 func (r *Renewer) send(b *batch) {
-	wanted := r.stillWanted(b)
-	if len(wanted) == 0 {
-		return
+	wanted := b.members
+	if !time.Now().Before(b.giveUp) { // on a busy machine this may run long after the batch was begun
+		wanted = nil
 	}
-	members, requests := wanted[:0], make([]redisexec.Request, 0, len(wanted))
+	var members []*entry
+	var requests []redisexec.Request
 	for _, e := range wanted {
 		if request, held := e.lease.Extension(); held {
 			members, requests = append(members, e), append(requests, request)
 		}
 	}
-	results := r.executor.Pipeline(context.Background(), requests)
+	var results []redisexec.Result
+	if len(requests) > 0 {
+		results = r.executor.Pipeline(context.Background(), requests)
+	}
 	extended, ids := make([]bool, len(requests)), make([]any, len(requests))
 	for i, e := range members {
 		ids[i] = r.executor.NodeOf(e.lease.Key()) // it may have moved
@@ -380,25 +365,4 @@ func (r *Renewer) send(b *batch) {
 		r.wait(e, ids[i])
 	}
 	r.loop.Wake()
-}
-
-// stillWanted returns those of a batch that were not removed before it is sent: none, if it
-// was given up. On a busy machine that may be long before its goroutine runs, and an
-// extension must not be sent after Unlock.
-func (r *Renewer) stillWanted(b *batch) (members []*entry) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !b.node.batches[b] {
-		return nil
-	}
-	for _, e := range b.members {
-		if e.batch == b {
-			members = append(members, e)
-		}
-	}
-	if len(members) == 0 {
-		b.node.end(b)
-		r.loop.Wake()
-	}
-	return members
 }

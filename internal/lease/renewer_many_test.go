@@ -296,8 +296,9 @@ func TestRenewer_WhatIsForgottenIsGone(t *testing.T) {
 	})
 }
 
-// TestRenewer_RemoveAllWaitsForAllThatIsUnderWay, or until its context ends.
-func TestRenewer_RemoveAllWaitsForAllThatIsUnderWay(t *testing.T) {
+// TestRenewer_RemoveOfManyWaitsOnce: for as long as what is under way takes, or until its context
+// ends, however many they are.
+func TestRenewer_RemoveOfManyWaitsOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(succeed)
@@ -315,13 +316,13 @@ func TestRenewer_RemoveAllWaitsForAllThatIsUnderWay(t *testing.T) {
 		onA, onB, onC := add("a"), add("b"), add("c")
 		time.Sleep(10*time.Second + time.Millisecond)
 		start := time.Now()
-		r.RemoveAll(t.Context(), append(onA, onC...))
+		r.Remove(t.Context(), 0, append(onA, onC...)...)
 		require.Equal(t, 2*time.Second-time.Millisecond, time.Since(start))
 		require.Equal(t, 2500, r.len())
 		start = time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
-		r.RemoveAll(ctx, onB)
+		r.Remove(ctx, 0, onB...)
 		require.Equal(t, 3*time.Second, time.Since(start))
 		require.Zero(t, r.len())
 		require.Zero(t, r.waiting())
@@ -376,7 +377,7 @@ func TestRenewer_CloseEndsTheWaitForABatch(t *testing.T) {
 		time.Sleep(10*time.Second + time.Millisecond)
 		start := time.Now()
 		time.AfterFunc(time.Second, r.Close)
-		r.Remove(t.Context(), h, 0)
+		r.Remove(t.Context(), 0, h)
 		require.Equal(t, time.Second, time.Since(start))
 		require.Equal(t, []int{1}, c.pipelines())
 		executor.Close(t.Context())
@@ -416,7 +417,7 @@ func TestRenewer_WorkIsProportionalToTheExtensions(t *testing.T) {
 			each = float64(looks.Load()) / float64(sent)
 			require.Less(t, turns.Load(), int64(10*len(c.pipelines())))
 			looks.Store(0)
-			r.RemoveAll(t.Context(), all)
+			r.Remove(t.Context(), 0, all...)
 			require.Less(t, looks.Load(), int64(n))
 			executor.Close(t.Context())
 		})

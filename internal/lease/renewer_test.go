@@ -93,7 +93,7 @@ func (h *held) Deadline() time.Time { return h.lease.Deadline() }
 func (h *held) Renewable() bool     { return h.lease.Renewable() }
 func (h *held) Key() any            { return "key" }
 func (h *held) Extension() (redisexec.Request, bool) {
-	return script.Request([]any{"key"}, "token"), true
+	return script.Request([]any{"key"}, "token"), h.lease.Valid()
 }
 
 func (h *held) HandleExtension(sent time.Time, r redisexec.Result) bool {
@@ -128,10 +128,10 @@ func TestRenewer_ExtendsAtAThirdInOnePipeline(t *testing.T) {
 		time.Sleep(29 * time.Second)
 		require.Equal(t, []int{2, 2}, s.pipelines())
 		require.Equal(t, []time.Duration{10 * time.Second, 20 * time.Second}, first.times())
-		r.Remove(t.Context(), second, 0)
+		r.Remove(t.Context(), 0, second)
 		time.Sleep(2 * time.Second)
 		require.Equal(t, []int{2, 2, 1}, s.pipelines())
-		r.Remove(t.Context(), first, 0)
+		r.Remove(t.Context(), 0, first)
 		start := time.Now()
 		executor.Close(t.Context()) // the loop ends when nothing is left
 		require.LessOrEqual(t, time.Since(start), 10*time.Second)
@@ -174,7 +174,7 @@ func TestRenewer_GivesAHungBatchUp(t *testing.T) {
 		time.Sleep(6 * time.Second)
 		require.Equal(t, []time.Duration{21 * time.Second}, h.times(), "a late answer counts")
 		require.Equal(t, h.start.Add(40*time.Second), h.Deadline(), "from the send on")
-		r.Remove(t.Context(), h, 0)
+		r.Remove(t.Context(), 0, h)
 		r.Close()
 		executor.Close(t.Context())
 	})
@@ -190,7 +190,7 @@ func TestRenewer_RemoveWaitsForWhatIsUnderWay(t *testing.T) {
 		r.Add(h)
 		time.Sleep(10*time.Second + 100*time.Millisecond)
 		start := time.Now()
-		r.Remove(t.Context(), h, 0)
+		r.Remove(t.Context(), 0, h)
 		require.Equal(t, 900*time.Millisecond, time.Since(start))
 
 		r.Add(newHeld(30 * time.Second))
@@ -200,7 +200,7 @@ func TestRenewer_RemoveWaitsForWhatIsUnderWay(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		start = time.Now()
-		r.Remove(ctx, other, 50*time.Millisecond)
+		r.Remove(ctx, 50*time.Millisecond, other)
 		require.Equal(t, 50*time.Millisecond, time.Since(start), "the grace after an ended context")
 		r.Close()
 		executor.Close(t.Context())
@@ -222,7 +222,7 @@ func TestRenewer_RemoveWaitsThoughTheLeaseHasEnded(t *testing.T) {
 		r.loop.Wake()
 		synctest.Wait()
 		start := time.Now()
-		r.Remove(t.Context(), h, 0)
+		r.Remove(t.Context(), 0, h)
 		require.Equal(t, 900*time.Millisecond, time.Since(start))
 		r.Close()
 		executor.Close(t.Context())
@@ -247,7 +247,8 @@ func TestRenewer_SendsNothingThatWasRemoved(t *testing.T) {
 	first := begin(removed, kept)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	r.Remove(ctx, removed, 0)
+	removed.lease.End(nil)
+	r.Remove(ctx, 0, removed)
 	r.send(first)
 	require.Equal(t, []int{1}, s.pipelines())
 	require.Len(t, kept.times(), 1)
@@ -255,7 +256,7 @@ func TestRenewer_SendsNothingThatWasRemoved(t *testing.T) {
 
 	r.Forget(kept)
 	second := begin(given)
-	second.node.end(second)
+	second.giveUp = time.Now()
 	r.send(second)
 	require.Equal(t, []int{1}, s.pipelines())
 	r.Close()

@@ -1,10 +1,10 @@
 // Package line keeps this process's places in the lines of locks, in which processes wait.
 //
-// A line is on the server: a sorted set beside the lock's key, with an entry for each process that
+// A line is on the server: a sorted set beside the lock's key, with a member for each process that
 // waits. As in ZooKeeper's and etcd's lock recipes, a release wakes one of them, and not all; and
 // it reserves the lock for that process, which takes it although others come first. Scripts join
-// the line and move it (see lua/shared/line.lua); a Place knows what they have said, waits, and
-// says when the server is to be asked again.
+// the line and move it (see lua/shared/lock_line.lua); a Place knows what they have said, waits,
+// and says when the server is to be asked again.
 //
 // The line is a hint. A process may be dead and in line, or alive and left out. So each one polls
 // too: the more rarely, the more are before it.
@@ -41,7 +41,7 @@ const nearest = 4
 // bounds: so long others wait for a process that was stopped after it had joined.
 const (
 	shortestReservation = 50 * time.Millisecond
-	longestReservation  = 500 * time.Millisecond // line.lua grants no more
+	longestReservation  = 500 * time.Millisecond // lock_line.lua grants no more
 	reservationTrips    = 3
 )
 
@@ -74,15 +74,15 @@ type Place struct {
 	process  *Process
 	channel  string           // on which the process is woken; made when it first waits
 	listener *notify.Listener // nil unless it waits
-	score    string           // of the entry, or of one before it; "" for none
+	score    string           // of the member, or of one before it; "" for none
 	ahead    int              // how many were before it when the server was last asked; -1 if it was not in line
 	drawn    bool             // the time of its first poll was drawn
 	timedOut bool             // the last wait ended without a notification
 	asked    notify.Mark      // when the server was last asked
 	answered bool             // it has answered since
 
-	mu      sync.Mutex // guards what follows; the owner reads entry without it
-	entry   string     // which may be in line; "" for none
+	mu      sync.Mutex // guards what follows; the owner reads member without it
+	member  string     // which may be in line; "" for none
 	woken   time.Time  // when it was since the server was last asked, as what follows; zero if it was not
 	first   time.Time  // when the lock is free by itself; zero unless a message said that the process is the first in line
 	polls   time.Time  // when the server is asked again, whatever messages come; zero until the first wait
@@ -107,7 +107,7 @@ func (p *Place) Listen(wake string) {
 		p.channel = wake + ":" + p.process.id
 	}
 	p.ahead = -1
-	p.listener = p.process.notifier.JoinHearing(p.channel, p.hear)
+	p.listener = p.process.notifier.Join(p.channel, p.hear)
 }
 
 // Resume gives the place to a caller that is to acquire, and reports whether the process listens,
@@ -121,8 +121,8 @@ func (p *Place) Resume() (waits bool) {
 
 // Linger takes the place from its owner, the last caller of the process, which has given up. A
 // caller that comes soon goes on with it. Otherwise, or as soon as the process is woken, the wait
-// ends, and leave is called with the entry.
-func (p *Place) Linger(leave func(entry string)) {
+// ends, and leave is called with the member.
+func (p *Place) Linger(leave func(member string)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.listener == nil {
@@ -135,67 +135,67 @@ func (p *Place) Linger(leave func(entry string)) {
 	p.owners++
 	owner := p.owners
 	p.lingers = time.AfterFunc(d, func() {
-		if entry := p.endLinger(owner); entry != "" {
-			leave(entry)
+		if member := p.endLinger(owner); member != "" {
+			leave(member)
 		}
 	})
 }
 
-// endLinger ends the wait, unless the place has had another owner since. It returns the entry that
+// endLinger ends the wait, unless the place has had another owner since. It returns the member that
 // may be in line.
-func (p *Place) endLinger(owner int) (entry string) {
+func (p *Place) endLinger(owner int) (member string) {
 	p.mu.Lock()
 	if p.lingers == nil || p.owners != owner {
 		p.mu.Unlock()
 		return ""
 	}
-	listener, entry := p.listener, p.entry
+	listener, member := p.listener, p.member
 	p.forget()
 	p.mu.Unlock()
 	p.process.notifier.Leave(p.channel, listener) // without the mutex, which the notifier takes within its own
-	return entry
+	return member
 }
 
 // forget ends what the place knows of the wait. The mutex is held.
 func (p *Place) forget() {
 	p.listener, p.score, p.ahead, p.drawn, p.timedOut = nil, "", -1, false, false
-	p.entry, p.woken, p.polls, p.lingers = "", time.Time{}, time.Time{}, nil
+	p.member, p.woken, p.polls, p.lingers = "", time.Time{}, time.Time{}, nil
 }
 
-// InLine reports whether it was in line, with its present entry, when the server was last asked,
+// InLine reports whether it was in line, with its present member, when the server was last asked,
 // and has answered.
-func (p *Place) InLine() bool { return p.ahead >= 0 && p.answered && p.entry != "" }
+func (p *Place) InLine() bool { return p.ahead >= 0 && p.answered && p.member != "" }
 
 // Woken returns when the process was woken, since the server was last asked: the lock is reserved
-// for its entry. It is zero if it was not.
+// for its member. It is zero if it was not.
 func (p *Place) Woken() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.woken
 }
 
-// Ask begins a request that may join the line, and returns its entry and the entry's score. trip is
-// the longest time that a reply to the process has taken lately: an entry that is made now says how
-// long a release is to wait for it.
-func (p *Place) Ask(trip time.Duration) (entry, score string) {
+// Ask begins a request that may join the line, and returns its member and the member's score. trip
+// is the longest time that a reply to the process has taken lately: a member that is made now says
+// how long a release is to wait for it.
+func (p *Place) Ask(trip time.Duration) (member, score string) {
 	p.asked = p.process.notifier.Mark(p.channel)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.entry == "" || strings.HasPrefix(p.entry, "*") != p.asked.Sharded {
+	if p.member == "" || strings.HasPrefix(p.member, "*") != p.asked.Sharded {
 		reserve := max(shortestReservation, min(reservationTrips*trip, longestReservation)).Milliseconds()
-		p.entry = p.process.id + ":" + strconv.FormatUint(p.process.waits.Add(1), 10) + ":" + strconv.FormatInt(reserve, 10)
+		p.member = p.process.id + ":" + strconv.FormatUint(p.process.waits.Add(1), 10) + ":" + strconv.FormatInt(reserve, 10)
 		if p.asked.Sharded {
-			p.entry = "*" + p.entry
+			p.member = "*" + p.member
 		}
 	}
 	p.woken, p.first, p.polls, p.answered = time.Time{}, time.Time{}, time.Time{}, false
-	return p.entry, p.score
+	return p.member, p.score
 }
 
-// Entry returns the one that may be in line, "" if there is none.
-func (p *Place) Entry() string { return p.entry }
+// Member returns the one that may be in line, "" if there is none.
+func (p *Place) Member() string { return p.member }
 
-// Stands notes the reply: how many are before the entry, -1 if it is not in line, and its score.
+// Stands notes the reply: how many are before the member, -1 if it is not in line, and its score.
 //
 // If it is not in line although the process is subscribed, the server does not know of the
 // subscription: its connection is dead, or goes to another server of a Cluster. Nothing else would
@@ -211,16 +211,16 @@ func (p *Place) Stands(ahead int, score string) {
 	}
 }
 
-// Renumber has the next request join with an entry of its own, with the same score, and returns the
+// Renumber has the next request join with a member of its own, with the same score, and returns the
 // present one: it is left to the janitor, which takes it out of the line at any time later.
-func (p *Place) Renumber() (entry string) {
+func (p *Place) Renumber() (member string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	entry, p.entry, p.woken = p.entry, "", time.Time{}
-	return entry
+	member, p.member, p.woken = p.member, "", time.Time{}
+	return member
 }
 
-// Served ends the wait: the lock was acquired, and the entry is gone. If no message said that the
+// Served ends the wait: the lock was acquired, and the member is gone. If no message said that the
 // lock was free, then either its holder's TTL has ended, or the connection is dead.
 func (p *Place) Served() {
 	if p.timedOut {
@@ -229,17 +229,17 @@ func (p *Place) Served() {
 	p.Leave()
 }
 
-// Leave ends the wait, and returns the entry that may be in line, "" if there is none.
-func (p *Place) Leave() (entry string) {
+// Leave ends the wait, and returns the member that may be in line, "" if there is none.
+func (p *Place) Leave() (member string) {
 	if p.listener == nil {
 		return ""
 	}
 	p.process.notifier.Leave(p.channel, p.listener)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	entry = p.entry
+	member = p.member
 	p.forget()
-	return entry
+	return member
 }
 
 // Wait waits until the server is to be asked again: the process is woken, it may have missed that,
@@ -337,14 +337,14 @@ func (p *Place) interval(retry time.Duration) time.Duration {
 	return backoff.Full(every)
 }
 
-// hear takes a message. The notifier calls it. One that wakes an earlier entry is late: that wait
+// hear takes a message. The notifier calls it. One that wakes an earlier member is late: that wait
 // has had the lock, or its leave passes the reservation on.
 func (p *Place) hear(m notify.Mark) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	left, err := strconv.ParseInt(m.Message, 10, 64)
 	if err != nil {
-		if m.Message == p.entry && p.woken.IsZero() {
+		if m.Message == p.member && p.woken.IsZero() {
 			p.woken = m.At
 			if p.lingers != nil {
 				p.lingers.Reset(0)

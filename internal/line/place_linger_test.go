@@ -18,30 +18,30 @@ func TestPlace_SaysHowLongToWaitForIt(t *testing.T) {
 			0: "50", time.Millisecond: "50", 17 * time.Millisecond: "51", 100 * time.Millisecond: "300", 200 * time.Millisecond: "500", time.Hour: "500",
 		} {
 			s.Renumber()
-			entry, _ := s.Ask(trip)
-			require.Regexp(t, ":"+want+"$", entry, trip)
+			member, _ := s.Ask(trip)
+			require.Regexp(t, ":"+want+"$", member, trip)
 			again, _ := s.Ask(time.Minute)
-			require.Equal(t, entry, again, "it stays as it is")
+			require.Equal(t, member, again, "it stays as it is")
 		}
 		s.Leave()
 	})
 }
 
-// TestPlace_KnowsThatItIsWoken, and since when, until it asks, or has another entry.
+// TestPlace_KnowsThatItIsWoken, and since when, until it asks, or has another member.
 func TestPlace_KnowsThatItIsWoken(t *testing.T) {
 	stand(t, func(t *testing.T, s *standing) {
-		entry := s.ask(3, "1")
+		member := s.ask(3, "1")
 		require.Zero(t, s.Woken())
-		s.tell(entry, "5000")
+		s.tell(member, "5000")
 		require.Zero(t, s.Woken(), "it is the first")
 		at := time.Now()
-		s.tell(entry, entry)
+		s.tell(member, member)
 		time.Sleep(time.Second)
-		s.tell(entry, entry)
+		s.tell(member, member)
 		require.Equal(t, at, s.Woken())
 		s.Ask(0)
 		require.Zero(t, s.Woken())
-		s.tell(entry, entry)
+		s.tell(member, member)
 		s.Renumber()
 		require.Zero(t, s.Woken())
 		s.Leave()
@@ -53,7 +53,7 @@ func TestPlace_KnowsThatItIsWoken(t *testing.T) {
 func TestPlace_LingersForTheNextCaller(t *testing.T) {
 	stand(t, func(t *testing.T, s *standing) {
 		left := func(string) { require.Fail(t, "it leaves") }
-		entry := s.ask(0, "1")
+		member := s.ask(0, "1")
 		polls := time.Now().Add(5*time.Second + time.Millisecond)
 		for range 20 {
 			require.ErrorIs(t, s.Wait(t.Context(), nil, time.Now().Add(20*time.Millisecond), 5*time.Second, time.Hour), line.ErrTooLate)
@@ -61,13 +61,13 @@ func TestPlace_LingersForTheNextCaller(t *testing.T) {
 			time.Sleep(9 * time.Millisecond)
 			require.True(t, s.Resume())
 			require.True(t, s.InLine())
-			require.Equal(t, entry, s.Entry())
+			require.Equal(t, member, s.Member())
 		}
 		s.wait(time.Hour, time.Hour)
 		require.Equal(t, polls, time.Now())
 
 		s.ask(0, "1")
-		s.tell(entry, entry)
+		s.tell(member, member)
 		require.Zero(t, s.wait(time.Hour, time.Hour))
 		require.Zero(t, s.wait(time.Hour, time.Hour), "the next caller learns that it is woken")
 		s.Leave()
@@ -78,10 +78,10 @@ func TestPlace_LingersForTheNextCaller(t *testing.T) {
 // itself.
 func TestPlace_IsToldThatItIsFirstWithoutACaller(t *testing.T) {
 	stand(t, func(t *testing.T, s *standing) {
-		entry := s.ask(3, "1")
+		member := s.ask(3, "1")
 		require.ErrorIs(t, s.Wait(t.Context(), nil, time.Now(), time.Hour, time.Hour), line.ErrTooLate)
 		s.Linger(func(string) { require.Fail(t, "it leaves") })
-		s.tell(entry, "50")
+		s.tell(member, "50")
 		require.True(t, s.Resume())
 		require.LessOrEqual(t, s.wait(time.Hour, time.Hour), 51*time.Millisecond)
 		s.Leave()
@@ -106,23 +106,23 @@ func TestPlace_LeavesWhenNoneComes(t *testing.T) {
 		} {
 			start, left := time.Now(), make(chan string, 1)
 			s.Listen(wake)
-			entry, _ := s.Ask(0)
+			member, _ := s.Ask(0)
 			synctest.Wait()
 			if test.ahead > -2 {
 				s.Stands(test.ahead, "1")
 			}
 			if test.before {
-				s.tell(entry, entry)
+				s.tell(member, member)
 			}
-			s.Linger(func(entry string) { left <- entry })
+			s.Linger(func(member string) { left <- member })
 			if test.after {
 				time.Sleep(time.Millisecond)
-				s.tell(entry, entry)
+				s.tell(member, member)
 			}
-			require.Equal(t, entry, <-left, name)
+			require.Equal(t, member, <-left, name)
 			require.Equal(t, test.leaves, time.Since(start), name)
 			require.False(t, s.Resume(), name)
-			require.Empty(t, s.Entry(), name)
+			require.Empty(t, s.Member(), name)
 			time.Sleep(6 * time.Second)
 			require.Empty(t, s.m.PubSubChannels("*"), name)
 		}

@@ -98,25 +98,25 @@ func (s *standing) pinged() int {
 }
 
 // ask has the server asked, which answers that so many are before the process.
-func (s *standing) ask(ahead int, score string) (entry string) {
+func (s *standing) ask(ahead int, score string) (member string) {
 	s.Helper()
 	s.Listen(wake)
-	entry, _ = s.Ask(0)
+	member, _ = s.Ask(0)
 	synctest.Wait() // it is subscribed
 	s.Stands(ahead, score)
-	return entry
+	return member
 }
 
-// channel is that on which the process of an entry is woken.
-func channel(entry string) string {
-	process, _, _ := strings.Cut(strings.TrimPrefix(entry, "*"), ":")
+// channel is that on which the process of a member is woken.
+func channel(member string) string {
+	process, _, _ := strings.Cut(strings.TrimPrefix(member, "*"), ":")
 	return wake + ":" + process
 }
 
-// tell publishes a message for the process of an entry.
-func (s *standing) tell(entry, message string) {
+// tell publishes a message for the process of a member.
+func (s *standing) tell(member, message string) {
 	s.Helper()
-	require.Equal(s, 1, s.m.Publish(channel(entry), message), "it does not listen")
+	require.Equal(s, 1, s.m.Publish(channel(member), message), "it does not listen")
 	synctest.Wait()
 }
 
@@ -219,40 +219,40 @@ func TestPlace_IsSubscribedInLine(t *testing.T) {
 // it does; not by what came before the request, which finds out by itself.
 func TestPlace_IsWoken(t *testing.T) {
 	stand(t, func(t *testing.T, s *standing) {
-		entry := s.ask(0, "1")
-		time.AfterFunc(time.Second, func() { s.m.Publish(channel(entry), entry) })
+		member := s.ask(0, "1")
+		time.AfterFunc(time.Second, func() { s.m.Publish(channel(member), member) })
 		require.Equal(t, time.Second, s.wait(time.Hour, time.Hour))
 
 		s.Ask(0)
-		s.tell(entry, entry)
+		s.tell(member, member)
 		s.Stands(3, "1")
 		require.Zero(t, s.wait(time.Hour, 20*time.Second), "before the reply")
 
 		s.ask(3, "1")
-		s.tell(entry, entry)
+		s.tell(member, member)
 		require.Zero(t, s.wait(time.Hour, 20*time.Second), "before it waits")
 
-		s.tell(entry, entry)
+		s.tell(member, member)
 		s.ask(0, "1")
 		require.GreaterOrEqual(t, s.wait(time.Hour, time.Hour), 12*time.Second, "before the request")
 	})
 }
 
-// TestPlace_IsNotWokenByOthers: by a message for an earlier entry of its own, or by what this
+// TestPlace_IsNotWokenByOthers: by a message for an earlier member of its own, or by what this
 // library does not publish.
 func TestPlace_IsNotWokenByOthers(t *testing.T) {
 	stand(t, func(t *testing.T, s *standing) {
 		earlier := s.ask(0, "1")
 		s.Renumber()
-		entry := s.ask(0, "1")
-		require.NotEqual(t, earlier, entry)
-		for _, message := range []string{earlier, "", "foreign", entry + "0", "1e3", "99999999999999999999"} {
-			time.AfterFunc(time.Second, func() { s.m.Publish(channel(entry), message) })
+		member := s.ask(0, "1")
+		require.NotEqual(t, earlier, member)
+		for _, message := range []string{earlier, "", "foreign", member + "0", "1e3", "99999999999999999999"} {
+			time.AfterFunc(time.Second, func() { s.m.Publish(channel(member), message) })
 			require.GreaterOrEqual(t, s.wait(time.Hour, time.Hour), 12*time.Second, message)
 			s.ask(0, "1")
 		}
-		time.AfterFunc(time.Second, func() { s.m.Publish(channel(entry), earlier) })
-		time.AfterFunc(2*time.Second, func() { s.m.Publish(channel(entry), entry) })
+		time.AfterFunc(time.Second, func() { s.m.Publish(channel(member), earlier) })
+		time.AfterFunc(2*time.Second, func() { s.m.Publish(channel(member), member) })
 		require.Equal(t, 2*time.Second, s.wait(time.Hour, time.Hour), "an earlier one's takes nothing from it")
 	})
 }
@@ -263,70 +263,70 @@ func TestPlace_IsNotWokenByOthers(t *testing.T) {
 func TestPlace_IsToldThatItIsFirst(t *testing.T) {
 	stand(t, func(t *testing.T, s *standing) {
 		const retry = 20 * time.Second
-		entry := s.ask(3, "1")
+		member := s.ask(3, "1")
 		s.wait(time.Hour, retry) // the first poll, whose time is drawn
 
 		s.Ask(0)
-		s.tell(entry, "5000")
+		s.tell(member, "5000")
 		time.Sleep(time.Second)
 		s.Stands(3, "1")
 		require.Equal(t, 4001*time.Millisecond, s.wait(time.Hour, retry), "before the reply")
 
 		s.ask(3, "1")
-		time.AfterFunc(time.Second, func() { s.m.Publish(channel(entry), "5000") })
+		time.AfterFunc(time.Second, func() { s.m.Publish(channel(member), "5000") })
 		require.Equal(t, 6001*time.Millisecond, s.wait(time.Hour, retry), "while it waits")
 
 		s.ask(3, "1")
-		time.AfterFunc(time.Second, func() { s.m.Publish(channel(entry), "5000") })
-		time.AfterFunc(2*time.Second, func() { s.m.Publish(channel(entry), "0") })
+		time.AfterFunc(time.Second, func() { s.m.Publish(channel(member), "5000") })
+		time.AfterFunc(2*time.Second, func() { s.m.Publish(channel(member), "0") })
 		require.Equal(t, 2001*time.Millisecond, s.wait(time.Hour, retry), "twice")
 
 		s.ask(3, "1")
-		time.AfterFunc(time.Second, func() { s.m.Publish(channel(entry), "9000000000000000000") })
+		time.AfterFunc(time.Second, func() { s.m.Publish(channel(member), "9000000000000000000") })
 		took := s.wait(time.Hour, retry)
 		require.GreaterOrEqual(t, took, time.Second+retry/2, "as the first polls")
 		require.LessOrEqual(t, took, time.Second+retry)
 
-		s.tell(entry, "5000")
+		s.tell(member, "5000")
 		s.ask(3, "1")
 		require.Equal(t, retry, s.wait(time.Hour, retry), "before the request")
 	})
 }
 
-// TestPlace_AnotherEntryKeepsTheScore: after a request that may be carried out late, or whose entry
-// the janitor takes out of the line.
+// TestPlace_AnotherEntryKeepsTheScore: after a request that may be carried out late, or whose
+// member the janitor takes out of the line.
 func TestPlace_AnotherEntryKeepsTheScore(t *testing.T) {
 	stand(t, func(t *testing.T, s *standing) {
 		s.Listen(wake)
-		require.Empty(t, s.Entry())
+		require.Empty(t, s.Member())
 		seen := map[string]bool{}
 		for i := range 3 {
-			entry, score := s.Ask(0)
-			require.Equal(t, entry, s.Entry())
-			require.False(t, seen[entry], entry)
-			seen[entry] = true
+			member, score := s.Ask(0)
+			require.Equal(t, member, s.Member())
+			require.False(t, seen[member], member)
+			seen[member] = true
 			require.Equal(t, []string{"", "7", "7"}[i], score)
 			again, _ := s.Ask(0)
-			require.Equal(t, entry, again, "without a reason")
+			require.Equal(t, member, again, "without a reason")
 			s.Stands(5, "7")
 			s.Stands(-1, "") // it was lost, and the process joins at its old place
 			require.False(t, s.InLine())
 			s.Renumber()
-			require.Empty(t, s.Entry())
+			require.Empty(t, s.Member())
 		}
 		s.Leave()
 		s.Listen(wake)
-		entry, score := s.Ask(0)
+		member, score := s.Ask(0)
 		require.Empty(t, score, "a new wait")
-		require.False(t, seen[entry], "a late leave would take it out")
+		require.False(t, seen[member], "a late leave would take it out")
 
 		other := new(line.Place)
 		other.Init(s.process)
 		other.Listen("{Lock:b}:wake")
 		defer other.Leave()
-		entry, _ = other.Ask(0)
-		require.False(t, seen[entry])
-		require.NotEqual(t, s.Entry(), entry)
+		member, _ = other.Ask(0)
+		require.False(t, seen[member])
+		require.NotEqual(t, s.Member(), member)
 	})
 }
 
@@ -355,18 +355,18 @@ func TestPlace_LeavesItsChannel(t *testing.T) {
 		require.Empty(t, s.Leave(), "it has none")
 		require.False(t, s.Resume())
 		for _, served := range []bool{false, true} {
-			entry := s.ask(3, "1")
+			member := s.ask(3, "1")
 			s.Listen(wake) // it does so already
 			require.True(t, s.Resume())
-			require.Equal(t, []string{channel(entry)}, s.m.PubSubChannels("*"))
+			require.Equal(t, []string{channel(member)}, s.m.PubSubChannels("*"))
 			if served {
 				s.Served()
 			} else {
-				require.Equal(t, entry, s.Leave())
+				require.Equal(t, member, s.Leave())
 			}
 			require.False(t, s.Resume())
 			require.False(t, s.InLine())
-			require.Empty(t, s.Entry())
+			require.Empty(t, s.Member())
 			require.Empty(t, s.Leave())
 			time.Sleep(6 * time.Second)
 			require.Empty(t, s.m.PubSubChannels("*"))
@@ -378,11 +378,11 @@ func TestPlace_LeavesItsChannel(t *testing.T) {
 // lock is free, or that it is the first.
 func TestPlace_TestsItsConnection(t *testing.T) {
 	stand(t, func(t *testing.T, s *standing) {
-		entry := s.ask(3, "1")
-		time.AfterFunc(time.Millisecond, func() { s.m.Publish(channel(entry), entry) })
+		member := s.ask(3, "1")
+		time.AfterFunc(time.Millisecond, func() { s.m.Publish(channel(member), member) })
 		s.wait(time.Hour, time.Hour)
 		s.ask(0, "1")
-		time.AfterFunc(time.Millisecond, func() { s.m.Publish(channel(entry), entry) })
+		time.AfterFunc(time.Millisecond, func() { s.m.Publish(channel(member), member) })
 		s.wait(time.Hour, time.Hour)
 		s.Served()
 		require.Zero(t, s.pinged(), "it was told")
@@ -406,9 +406,9 @@ func TestPlace_TestsItsConnection(t *testing.T) {
 // TestPlace_WaitEndsInTime for its caller: it is too late then for what takes a round trip.
 func TestPlace_WaitEndsInTime(t *testing.T) {
 	stand(t, func(t *testing.T, s *standing) {
-		entry := s.ask(3, "1")
+		member := s.ask(3, "1")
 		start := time.Now()
-		time.AfterFunc(time.Millisecond, func() { s.m.Publish(channel(entry), "60000") })
+		time.AfterFunc(time.Millisecond, func() { s.m.Publish(channel(member), "60000") })
 		require.ErrorIs(t, s.Wait(t.Context(), nil, start.Add(5*time.Millisecond), time.Hour, time.Hour), line.ErrTooLate)
 		require.Equal(t, 5*time.Millisecond, time.Since(start))
 		require.ErrorIs(t, s.Wait(t.Context(), nil, start, time.Hour, time.Hour), line.ErrTooLate)
@@ -420,7 +420,7 @@ func TestPlace_WaitEndsInTime(t *testing.T) {
 // goes on there.
 func TestPlace_WaitEndsWithItsContext(t *testing.T) {
 	stand(t, func(t *testing.T, s *standing) {
-		entry := s.ask(3, "1")
+		member := s.ask(3, "1")
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		require.ErrorIs(t, s.Wait(ctx, nil, time.Time{}, time.Hour, time.Hour), context.Canceled)
@@ -428,7 +428,7 @@ func TestPlace_WaitEndsWithItsContext(t *testing.T) {
 		close(stop)
 		require.ErrorIs(t, s.Wait(t.Context(), stop, time.Time{}, time.Hour, time.Hour), line.ErrStopped)
 		require.True(t, s.InLine())
-		require.Equal(t, entry, s.Entry())
+		require.Equal(t, member, s.Member())
 		s.Leave()
 	})
 }
@@ -441,18 +441,19 @@ func clusterClient(_ *testing.T, dial dialer) redis.UniversalClient {
 	})
 }
 
-// TestPlace_SaysHowItListens: an entry begins with '*' where the channel is a sharded one. If the
-// server does not know those, as miniredis, the process joins with another entry, at its old place.
+// TestPlace_SaysHowItListens: a member begins with '*' where the channel is a sharded one. If the
+// server does not know those, as miniredis, the process joins with another member, at its old
+// place.
 func TestPlace_SaysHowItListens(t *testing.T) {
 	standWith(t, clusterClient, func(*server.Peer, string, ...string) bool { return false }, func(t *testing.T, s *standing) {
 		sharded := s.ask(3, "7")
 		require.Regexp(t, `^\*[A-Z2-7]{12}:1:50$`, sharded)
-		entry, score := s.Ask(0)
-		require.Regexp(t, `^[A-Z2-7]{12}:2:50$`, entry)
+		member, score := s.Ask(0)
+		require.Regexp(t, `^[A-Z2-7]{12}:2:50$`, member)
 		require.Equal(t, "7", score)
-		require.Equal(t, channel(sharded), channel(entry))
+		require.Equal(t, channel(sharded), channel(member))
 		s.Stands(0, "7")
-		time.AfterFunc(time.Second, func() { s.m.Publish(channel(entry), entry) })
+		time.AfterFunc(time.Second, func() { s.m.Publish(channel(member), member) })
 		require.Equal(t, time.Second, s.wait(time.Hour, time.Hour))
 		s.Leave()
 	})
@@ -474,10 +475,10 @@ func TestPlace_IsWokenOnAShardedChannel(t *testing.T) {
 		return true
 	}
 	standWith(t, clusterClient, confirm, func(t *testing.T, s *standing) {
-		entry := s.ask(0, "7")
+		member := s.ask(0, "7")
 		again, _ := s.Ask(0)
-		require.Equal(t, entry, again)
-		require.Regexp(t, `^\*[A-Z2-7]{12}:1:50$`, entry)
+		require.Equal(t, member, again)
+		require.Regexp(t, `^\*[A-Z2-7]{12}:1:50$`, member)
 		s.Stands(0, "7")
 		time.AfterFunc(time.Second, func() {
 			s.mu.Lock()
@@ -485,8 +486,8 @@ func TestPlace_IsWokenOnAShardedChannel(t *testing.T) {
 			s.peer.Block(func(w *server.Writer) {
 				w.WritePushLen(3)
 				w.WriteBulk("smessage")
-				w.WriteBulk(channel(entry))
-				w.WriteBulk(entry)
+				w.WriteBulk(channel(member))
+				w.WriteBulk(member)
 			})
 			s.peer.Flush()
 		})

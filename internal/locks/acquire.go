@@ -23,8 +23,8 @@ import (
 // While callers wait behind a holder, the Engine has its key inspected once in a retry interval:
 // see waitqueue.
 //
-// However an acquisition ends, the next waiter is notified: by Hold, or by PromoteNext. A path
-// without either would leave the name's waiters asleep.
+// However an acquisition ends, the next waiter is notified: by Hold, GiveUp or PromoteNext of the
+// Set. A path without one of them would leave the name's waiters asleep.
 
 // Acquire takes the lock. With try it does not wait. ctx is the caller's, and bounded the same with
 // a limit for the wait.
@@ -75,7 +75,7 @@ func (h *Hold) acquireInOrder(ctx context.Context, try bool) (how What, err erro
 	}
 	if err := a.run(ctx); err != nil {
 		h.giveUp(errors.Is(err, redisexec.ErrUnknown))
-		if errors.Is(err, errTooShort) {
+		if errors.Is(err, line.ErrTooLate) {
 			err = h.awaitEnd(ctx)
 		}
 		return 0, a.failure(ctx, err)
@@ -115,18 +115,17 @@ func (h *Hold) awaitTurn(ctx context.Context) (turn waitqueue.Turn, err error) {
 	return turn, nil
 }
 
-// awaitEnd waits until ctx ends, or the Engine is closed, and returns the error: with the outage in
-// which nothing was sent, if there is one.
+// awaitEnd waits until ctx ends, or the Engine is closed, and returns the error of ctx: with the
+// outage in which nothing was sent, if there is one.
 func (h *Hold) awaitEnd(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
-		if why := h.address.outage.Why(); why != nil {
-			return fmt.Errorf("%w: %w: %w", redisexec.ErrUnavailable, ctx.Err(), why)
-		}
-		return ctx.Err()
 	case <-h.engine.closed:
-		return ErrClosed
 	}
+	if h.address.outage.Lasts() {
+		return h.waitedInVain(ctx.Err())
+	}
+	return ctx.Err()
 }
 
 // acquisition is a lock on its way from Redis. Its lock is the head of its queue.
@@ -137,10 +136,6 @@ type acquisition struct {
 	waited   bool      // in line, or was told at the last poll that another one holds the lock
 	doubtful bool      // an acquisition stayed without a reply: the key may be taken for a moment
 }
-
-// errTooShort is the error of an acquisition that was not sent: its context would have ended before
-// the reply, so that the lock would have been taken for no caller.
-var errTooShort = errors.New("the context ends sooner than a reply can come")
 
 // run takes the lock. It acts for all who wait behind it, whenever there is reason to.
 func (a *acquisition) run(ctx context.Context) error {
@@ -182,20 +177,14 @@ func (a *acquisition) wait(ctx context.Context, left time.Duration) error {
 	if ok {
 		until = until.Add(-h.address.trips.expected())
 	}
-	err := h.address.place.Wait(ctx, h.engine.closed, until, left, h.options.Retry)
-	switch {
-	case errors.Is(err, line.ErrStopped):
-		return ErrClosed
-	case errors.Is(err, line.ErrTooLate):
-		return errTooShort
-	}
-	return err
+	return h.address.place.Wait(ctx, h.engine.closed, until, left, h.options.Retry)
 }
 
-// hasTime returns errTooShort if ctx ends before so many replies can come.
+// hasTime returns line.ErrTooLate if ctx ends before so many replies can come: the lock would be
+// taken for no caller.
 func (a *acquisition) hasTime(ctx context.Context, replies int) error {
 	if end, ok := ctx.Deadline(); ok && time.Until(end) < time.Duration(replies)*a.hold.address.trips.expected() {
-		return errTooShort
+		return line.ErrTooLate
 	}
 	return nil
 }
@@ -203,7 +192,7 @@ func (a *acquisition) hasTime(ctx context.Context, replies int) error {
 // next is every further try. It joins the line, or finds out where the process stands.
 //
 // A process that was woken tries first without joining. If the lock is another's nevertheless, it
-// has come too late: it joins where it stood, with an entry that has the lock reserved for as long
+// has come too late: it joins where it stood, with a member that has the lock reserved for as long
 // as it takes this process to come, by what it has just seen.
 func (a *acquisition) next(ctx context.Context) (taken bool, left time.Duration, err error) {
 	h := a.hold
@@ -218,7 +207,7 @@ func (a *acquisition) next(ctx context.Context) (taken bool, left time.Duration,
 			return taken, left, err
 		}
 		// A poll may have joined with it again, before the message came. It leaves once the new
-		// entry is in line: the process must not be out of line for a moment, in which a release
+		// member is in line: the process must not be out of line for a moment, in which a release
 		// serves others.
 		defer h.leaveLine(h.address.place.Renumber())
 	}
@@ -231,8 +220,8 @@ func (a *acquisition) next(ctx context.Context) (taken bool, left time.Duration,
 }
 
 // giveUp lets the next caller of the process acquire, which goes on at its place in line. Without
-// one the place is given up. unanswered says that the janitor will take the entry out: at any time,
-// so that it is not used further.
+// one the place is given up. unanswered says that the janitor will take the member out: at any
+// time, so that it is not used further.
 func (h *Hold) giveUp(unanswered bool) {
 	place := &h.address.place
 	h.queues().GiveUp(&h.waiter, func(last bool) {
@@ -247,11 +236,11 @@ func (h *Hold) giveUp(unanswered bool) {
 	})
 }
 
-// leaveLine takes an entry out of the line. In an Engine that is closed it is an entry of a process
+// leaveLine takes a member out of the line. In an Engine that is closed it is a member of a process
 // that does not listen any more.
-func (h *Hold) leaveLine(entry string) {
-	if entry != "" && !h.engine.Closed() {
-		h.engine.janitor.Add(lease.Release{Token: entry, Request: h.address.Leave(entry, h.isPermit())})
+func (h *Hold) leaveLine(member string) {
+	if member != "" && !h.engine.Closed() {
+		h.engine.janitor.Add(lease.Release{Token: member, Request: h.address.Leave(member, h.isPermit())})
 	}
 }
 
@@ -328,7 +317,7 @@ func (a *acquisition) byScript(ctx context.Context, joins bool) (taken bool, lef
 		return false, answer.Left, nil
 	}
 	place.Served()
-	h.grant.entry = ""
+	h.grant.member = ""
 	return true, 0, h.take(reply, answer.Fence)
 }
 
@@ -346,7 +335,7 @@ func (h *Hold) noteTrip(ctx context.Context, began time.Time, reply redisexec.Re
 // changeToken gives the next request a token of its own, after a lost reply. So a token that a hold
 // has is in no request that may yet be carried out: what comes late takes the lock for a token of
 // which only the janitor knows, whatever has become of the hold's meanwhile. The same goes for the
-// entry in line.
+// member in line.
 func (h *Hold) changeToken() {
 	g := h.grant
 	g.lost, g.token = append(g.lost, g.token), newToken(h.options.Owner)
@@ -361,10 +350,10 @@ func (h *Hold) script(joins bool) redisexec.Request {
 		Token: g.token, PX: g.window.px(h.options), Permits: h.options.Permits, Fenced: h.options.Fenced,
 		Fences: g.window.fences(), Joins: joins, Replaces: g.lost,
 	}
-	if g.entry = place.Entry(); joins {
-		g.entry, request.Score = place.Ask(h.address.trips.longest())
+	if g.member = place.Member(); joins {
+		g.member, request.Score = place.Ask(h.address.trips.longest())
 	}
-	request.Entry = g.entry
+	request.Member = g.member
 	return h.address.Acquire(&request)
 }
 
@@ -381,11 +370,10 @@ func (h *Hold) chooseWindow() {
 func (a *acquisition) request(r redisexec.Request) redisexec.Request {
 	h := a.hold
 	r.OnUnknown, r.Stop, r.Small = h.outcomeUnknown, h.engine.closed, true
-	r.Replicas, r.ReplicaWait = h.options.Replicas, h.options.replicaWait()
 	if !a.try {
 		r.Outage, r.Arrived = &h.address.outage, a.arrived
 	}
-	return r
+	return h.replicated(r)
 }
 
 // take makes h the holder of a lock that was acquired by a command with this reply, unless that

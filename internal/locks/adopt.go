@@ -63,13 +63,13 @@ func (h *Hold) adopt(ctx context.Context, token string) error {
 }
 
 // Detach ends h, and leaves the lock held for the process that adopts the token, which it returns.
-// It waits for a renewal that is under way until ctx ends, and for ReplyGrace.
+// If a renewal is under way, it waits for that until ReplyGrace after ctx has ended.
 func (h *Hold) Detach(ctx context.Context) (token string, err error) {
 	if !h.lease.End(nil) {
 		return "", h.whyEnded()
 	}
 	if h.options.Renew {
-		h.engine.renewer.Remove(ctx, h, redisexec.ReplyGrace)
+		h.engine.renewer.Remove(ctx, redisexec.ReplyGrace, h)
 	}
 	late := errors.Is(h.lease.Cause(), lease.ErrLost)
 	if late { // no process may rely on it

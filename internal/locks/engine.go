@@ -38,7 +38,6 @@ type Engine struct {
 	apart     apartLocks
 	renewer   *lease.Renewer
 	janitor   *lease.Janitor
-	inspector *inspector
 	closed    chan struct{}
 	closeOnce sync.Once
 }
@@ -47,15 +46,14 @@ type Engine struct {
 func New(rdb redis.UniversalClient, scripts *store.Scripts, options Options) *Engine {
 	executor, notifier := redisexec.New(rdb), notify.New(rdb)
 	e := &Engine{
-		Options:   options,
-		Executor:  executor,
-		scripts:   scripts,
-		notifier:  notifier,
-		process:   line.NewProcess(notifier),
-		renewer:   lease.NewRenewer(executor),
-		janitor:   lease.NewJanitor(executor),
-		inspector: newInspector(executor),
-		closed:    make(chan struct{}),
+		Options:  options,
+		Executor: executor,
+		scripts:  scripts,
+		notifier: notifier,
+		process:  line.NewProcess(notifier),
+		renewer:  lease.NewRenewer(executor),
+		janitor:  lease.NewJanitor(executor),
+		closed:   make(chan struct{}),
 	}
 	e.queues = waitqueue.New(e.newAddress)
 	e.permits = waitqueue.New(func(prefix, name string) (*address, error) {

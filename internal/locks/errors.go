@@ -41,7 +41,7 @@ func (h *Hold) closedOr(err error) error {
 //
 //	held        nil
 //	not held    nil, if it is not late, and the key can have expired since the lock was given up,
-//	              or it has not, and so the earlier attempt has removed it
+//	              or it is ambiguous: the earlier attempt has removed the key
 //	            ErrUnknown, if it is late and ambiguous: it was released or had expired
 //	            ErrNotHeld otherwise
 //	no answer   err; of one that is late ErrNotHeld too, whatever becomes of the release
@@ -91,7 +91,7 @@ func (h *Hold) waitedInVain(ended error) error {
 func (a *acquisition) failure(ctx context.Context, err error) error {
 	ended, unknown := ctx.Err(), errors.Is(err, redisexec.ErrUnknown)
 	switch {
-	case a.hold.engine.Closed():
+	case a.hold.engine.Closed(): // the wait may have ended with that
 		return ErrClosed
 	case errors.Is(err, ErrLocked), errors.Is(err, redisexec.ErrUnderReplicated):
 		return err

@@ -15,7 +15,7 @@ import (
 type grant struct {
 	token    any       // a string, as scripts are given it
 	lost     []any     // tokens of the last requests, if they had no reply: the next replaces them
-	entry    string    // in line, which the acquisition may have made; "" once it is answered
+	member   string    // in line, which the acquisition may have made; "" once it is answered
 	window   window    // chosen before the acquisition was sent
 	sent     time.Time // when that was: a window later the lock goes back to Redis
 	fences   fences

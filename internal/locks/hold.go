@@ -95,8 +95,10 @@ func (h *Hold) extendRequest(ttl time.Duration) redisexec.Request {
 	return h.replicated(h.address.Extend(h.grant.token, ttl+h.grant.window.margin(), h.isPermit()))
 }
 
+// replicated has the replicas acknowledge a request. They have a part of the TTL, since that runs
+// meanwhile.
 func (h *Hold) replicated(r redisexec.Request) redisexec.Request {
-	r.Replicas, r.ReplicaWait = h.options.Replicas, h.options.replicaWait()
+	r.Replicas, r.ReplicaWait = h.options.Replicas, min(h.options.TTL/4, store.ReplicaWait)
 	return r
 }
 
@@ -245,8 +247,12 @@ func (h *Hold) ForbidHandOver() { h.noHandOver.Store(true) }
 // holder behind which the lock waits.
 func (h *Hold) RetryInterval() time.Duration { return h.options.Retry }
 
-// Inspect has the lock's key inspected in the background.
-func (h *Hold) Inspect() { h.engine.inspector.add(h) }
+// Inspect has the janitor ask the server whether the token still holds the lock, and ends the lock
+// if it does not: after the key was deleted, evicted or forced open, the callers that wait
+// behind it would otherwise learn of it at the deadline.
+func (h *Hold) Inspect() {
+	h.engine.janitor.Add(lease.Release{Token: h, Request: h.inspection(), Answered: h.handleInspection})
+}
 
 // inspection returns the request that tells whether the token still holds the lock.
 func (h *Hold) inspection() redisexec.Request {
@@ -254,10 +260,9 @@ func (h *Hold) inspection() redisexec.Request {
 }
 
 // handleInspection ends a lock that the server says is not held by its token. Where that
-// was released or handed over meanwhile, the lock has ended before. What got no answer
-// changes nothing.
-func (h *Hold) handleInspection(r redisexec.Result) {
-	if _, held, err := store.DecodeTTL(r.Value); r.Err == nil && err == nil && !held {
+// was released or handed over meanwhile, the lock has ended before.
+func (h *Hold) handleInspection(value any) {
+	if _, held, err := store.DecodeTTL(value); err == nil && !held {
 		h.lose()
 	}
 }

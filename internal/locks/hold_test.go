@@ -77,25 +77,27 @@ func TestLock_TakesOverOnlyWhatCoversItsTTL(t *testing.T) {
 // know of an earlier holder's extension is in a grant of its own.
 func TestLock_SharesItsGrant(t *testing.T) {
 	t.Parallel()
-	const ttl = 10 * time.Second
-	now, longer := time.Now(), ttl+5*time.Millisecond
-	takeOver := func(from *Hold, ttl time.Duration) (*Hold, bool) {
-		next := &Hold{options: &Options{TTL: ttl}}
-		_, ok := next.TakeOver(from)
-		return next, ok
-	}
-	first := &Hold{options: &Options{TTL: ttl}, grant: &grant{window: shortestWindow, sent: now}}
-	first.begin(now, lease.SafeUntil(now, ttl), lease.SafeUntil(now, ttl+shortestWindow.margin()))
-	second, ok := takeOver(first, ttl)
-	require.True(t, ok)
-	require.Same(t, first.grant, second.grant)
-	require.True(t, second.lease.Ask(longer))
-	third, ok := takeOver(second, longer)
-	require.True(t, ok)
-	require.Zero(t, second.grant.asked, "another lock's grant has changed")
-	require.Equal(t, longer, third.grant.asked)
-	_, ok = takeOver(third, ttl)
-	require.False(t, ok, "the key may yet be given a longer life")
+	synctest.Test(t, func(t *testing.T) {
+		const ttl = 10 * time.Second
+		now, longer := time.Now(), ttl+5*time.Millisecond
+		takeOver := func(from *Hold, ttl time.Duration) (*Hold, bool) {
+			next := &Hold{options: &Options{TTL: ttl}}
+			_, ok := next.TakeOver(from)
+			return next, ok
+		}
+		first := &Hold{options: &Options{TTL: ttl}, grant: &grant{window: shortestWindow, sent: now}}
+		first.begin(now, lease.SafeUntil(now, ttl), lease.SafeUntil(now, ttl+shortestWindow.margin()))
+		second, ok := takeOver(first, ttl)
+		require.True(t, ok)
+		require.Same(t, first.grant, second.grant)
+		require.True(t, second.lease.Ask(longer))
+		third, ok := takeOver(second, longer)
+		require.True(t, ok)
+		require.Zero(t, second.grant.asked, "another lock's grant has changed")
+		require.Equal(t, longer, third.grant.asked)
+		_, ok = takeOver(third, ttl)
+		require.False(t, ok, "the key may yet be given a longer life")
+	})
 }
 
 // TestWindow_IsBounded: the window follows the round trip, within what a crash may add to a TTL.
@@ -282,7 +284,7 @@ func TestObserver_TellsOfTheLossOnce(t *testing.T) {
 		} {
 			start := time.Now()
 			var told []time.Duration
-			h := &Hold{options: &Options{WatchesLoss: true, Hooks: []Hook{func(_ context.Context, e Event) {
+			h := &Hold{options: &Options{Hooks: []Hook{func(_ context.Context, e Event) {
 				if e.What == Lost {
 					told = append(told, time.Since(start))
 				}

@@ -3,7 +3,7 @@ package locks
 import (
 	"context"
 	"errors"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/lease"
@@ -45,11 +45,15 @@ type observer struct {
 	hold   *Hold
 	called time.Time // when the lock was asked for
 
-	mu       sync.Mutex // guards what follows; no hook is called with it
-	acquired time.Time  // zero until the hooks have returned from Acquired
-	ended    time.Time  // zero while it is held
-	how      What       // it ended
-	reported bool       // how it ended
+	acquired atomic.Pointer[time.Time] // nil until the hooks have returned from Acquired
+	ended    atomic.Pointer[ending]    // nil while it is held
+	reported atomic.Bool               // how it ended
+}
+
+// ending is how a lock ended, and when.
+type ending struct {
+	at  time.Time
+	how What
 }
 
 // observe gives h an observer, if it has hooks. That is in its options, which are its own then: a
@@ -70,14 +74,12 @@ func (h *Hold) tellAcquired(ctx context.Context, how What) {
 		return
 	}
 	o.begin(ctx, how)
-	if h.options.WatchesLoss {
-		ended := h.lease.Context()
-		context.AfterFunc(ended, func() {
-			if errors.Is(context.Cause(ended), lease.ErrLost) {
-				o.end(Lost)
-			}
-		})
-	}
+	ended := h.lease.Context()
+	context.AfterFunc(ended, func() {
+		if errors.Is(context.Cause(ended), lease.ErrLost) {
+			o.end(Lost)
+		}
+	})
 }
 
 // tellWaitEnded tells that h was not acquired, and why. ctx is the caller's.
@@ -105,33 +107,22 @@ func (o *observer) tell(ctx context.Context, e Event) {
 func (o *observer) begin(ctx context.Context, how What) {
 	now := time.Now()
 	o.tell(ctx, Event{What: how, Waited: now.Sub(o.called)})
-	o.change(func() { o.acquired = now })
+	o.acquired.Store(&now)
+	o.tellEnd()
 }
 
 // end tells how the lock ended. Only the first call does anything.
 func (o *observer) end(how What) {
-	now := time.Now()
-	o.change(func() {
-		if o.ended.IsZero() {
-			o.ended, o.how = now, how
-		}
-	})
-}
-
-// change makes a change, and tells how the lock ended once it was acquired and has ended.
-func (o *observer) change(do func()) {
-	if event, ok := o.changed(do); ok {
-		o.tell(context.Background(), event)
+	if o.ended.CompareAndSwap(nil, &ending{time.Now(), how}) {
+		o.tellEnd()
 	}
 }
 
-func (o *observer) changed(do func()) (event Event, ok bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	do()
-	if o.reported || o.acquired.IsZero() || o.ended.IsZero() {
-		return Event{}, false
+// tellEnd tells how the lock ended once it was acquired and has ended, whichever is noted last.
+func (o *observer) tellEnd() {
+	acquired, ended := o.acquired.Load(), o.ended.Load()
+	if acquired != nil && ended != nil && !o.reported.Swap(true) {
+		held := max(ended.at.Sub(*acquired), 0) // it may have ended first
+		o.tell(context.Background(), Event{What: ended.how, Held: held})
 	}
-	o.reported = true
-	return Event{What: o.how, Held: max(o.ended.Sub(o.acquired), 0)}, true // it may have ended first
 }

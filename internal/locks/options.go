@@ -23,18 +23,14 @@ type Options struct {
 	Replicas int    // that are to acknowledge an acquisition or extension; 0 for none
 	Owner    string // stands in front of tokens; "" for none
 
-	Hooks       []Hook
-	WatchesLoss bool      // a hook is to be called when the deadline passes
-	observer    *observer // of one lock that has hooks, whose options are its own; else nil
+	Hooks    []Hook
+	observer *observer // of one lock that has hooks, whose options are its own; else nil
 
 	px any // the key's TTL for the shortest window, in ms, as an argument of scripts
 }
 
 // Prepare computes what is the same for all locks with these options.
 func (o *Options) Prepare() { o.px = store.Millis(o.TTL + shortestWindow.margin()) }
-
-// replicaWait is how long replicas are waited for: a part of the TTL, since that runs meanwhile.
-func (o *Options) replicaWait() time.Duration { return min(o.TTL/4, store.ReplicaWait) }
 
 // isPermit says that h is one of several permits of its name.
 func (h *Hold) isPermit() bool { return h.options.Permits > 1 }

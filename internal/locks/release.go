@@ -25,7 +25,7 @@ func (h *Hold) Unlock(ctx context.Context) error {
 	}
 	e := h.engine
 	if h.options.Renew {
-		e.renewer.Remove(ctx, h, redisexec.ReplyGrace)
+		e.renewer.Remove(ctx, redisexec.ReplyGrace, h)
 	}
 	if h.handOver() {
 		h.tellEnded(HandedOver)
@@ -37,14 +37,14 @@ func (h *Hold) Unlock(ctx context.Context) error {
 	return h.handleRelease(reply.Value, reply.Ambiguous, err)
 }
 
-// releaseRequest releases what the token holds, and takes the entry out of the line that the
+// releaseRequest releases what the token holds, and takes the member out of the line that the
 // acquisition may have made.
 func (h *Hold) releaseRequest() redisexec.Request {
 	g := h.grant
 	if !h.isPermit() && (h.options.Fenced || g.fences.first != 0) {
-		return h.address.ReleaseFenced(g.token, g.entry, h.unusedFences(), g.fences.last())
+		return h.address.ReleaseFenced(g.token, g.member, h.unusedFences(), g.fences.last())
 	}
-	return h.address.Release(g.token, g.entry, h.isPermit())
+	return h.address.Release(g.token, g.member, h.isPermit())
 }
 
 // handOver hands the lock over to the next caller of its Engine, if that is possible.
@@ -53,7 +53,7 @@ func (h *Hold) handOver() bool { return !h.grant.apart && h.engine.queues.HandOv
 // handleRelease takes the reply to a release, or its error, and lets the next waiter acquire. It
 // returns what Unlock does. ambiguous says that an earlier attempt of it has no reply.
 func (h *Hold) handleRelease(value any, ambiguous bool, err error) error {
-	// 0 if the token did not hold the lock, else how many processes were woken, and one more.
+	// 0 if the token did not hold the lock, else 1 and the number of processes woken.
 	var answer int64
 	if err != nil {
 		h.releaseInBackground()
@@ -119,10 +119,10 @@ func (e *Engine) held() []*Hold {
 	return holds
 }
 
-// giveBackAll hands over or releases locks whose leases have just ended, and returns what Unlock
-// says of each. closing says that none is handed over. Those of different servers are released at
-// the same time: one that hangs delays its own. It waits for these goroutines, which end with the
-// answers, or at the end of the last of the locks.
+// giveBackAll hands over or releases locks whose leases have just ended, and returns for each the
+// error that Unlock would return. With closing, none is handed over. Servers are served at the same
+// time, so that one that hangs delays only its own locks. It waits for these goroutines, which end
+// with the answers, or at the end of the last of the locks.
 func (e *Engine) giveBackAll(ctx context.Context, holds []*Hold, closing bool) []error {
 	graced, cancel := withGrace(ctx, redisexec.ReplyGrace)
 	defer cancel()
@@ -132,7 +132,11 @@ func (e *Engine) giveBackAll(ctx context.Context, holds []*Hold, closing bool) [
 	var all sync.WaitGroup
 	for _, at := range e.Executor.ByNode(len(holds), func(i int) any { return holds[i].address.RoutingKey() }) {
 		all.Go(func() {
-			e.stopRenewals(graced, holds, at)
+			given := make([]lease.Renewable, len(at))
+			for i, of := range at {
+				given[i] = holds[of]
+			}
+			e.renewer.Remove(graced, 0, given...)
 			for some := range slices.Chunk(at, maxReleases) {
 				e.giveBackSome(graced, holds, some, closing, errs)
 			}
@@ -142,20 +146,9 @@ func (e *Engine) giveBackAll(ctx context.Context, holds []*Hold, closing bool) [
 	return errs
 }
 
-// stopRenewals ends the renewals of those of the locks that are at these places, and waits for
-// those under way.
-func (e *Engine) stopRenewals(ctx context.Context, holds []*Hold, at []int) {
-	var renewed []lease.Renewable
-	for _, i := range at {
-		if h := holds[i]; h.options.Renew {
-			renewed = append(renewed, h)
-		}
-	}
-	e.renewer.RemoveAll(ctx, renewed)
-}
-
-// giveBackSome is giveBackAll for those of the locks that are at these places, in one pipeline,
-// which is sent twice if it must be. The error of each goes to its place in errs.
+// giveBackSome is giveBackAll for those of the locks that are at these places. It sends one pipeline,
+// and what has no answer then is repeated as Unlock repeats it. The error of each goes to its place
+// in errs.
 func (e *Engine) giveBackSome(ctx context.Context, holds []*Hold, at []int, closing bool, errs []error) {
 	var requests []redisexec.Request
 	var sent []int // which of the locks go back to Redis
@@ -167,34 +160,19 @@ func (e *Engine) giveBackSome(ctx context.Context, holds []*Hold, at []int, clos
 		}
 		requests, sent = append(requests, h.releaseRequest()), append(sent, i)
 	}
-	results, repeated := e.pipelineTwice(ctx, requests)
+	if len(sent) == 0 {
+		return
+	}
+	results := e.Executor.Pipeline(ctx, requests)
+	var all sync.WaitGroup
 	for j, i := range sent {
-		errs[i] = holds[i].handleRelease(results[j].Value, repeated[j], results[j].Final())
+		// It ends with ctx at the latest, and Wait below waits for it.
+		all.Go(func() {
+			reply, err := e.Executor.Resume(ctx, requests[j], results[j])
+			errs[i] = holds[i].handleRelease(reply.Value, reply.Ambiguous, err)
+		})
 	}
-}
-
-// pipelineTwice sends requests that may be repeated, and those without an answer once more: the
-// connection may have been an old one. repeated says which were.
-func (e *Engine) pipelineTwice(ctx context.Context, requests []redisexec.Request) (results []redisexec.Result, repeated []bool) {
-	repeated = make([]bool, len(requests))
-	if len(requests) == 0 {
-		return nil, repeated
-	}
-	results = e.Executor.Pipeline(ctx, requests)
-	var again []redisexec.Request
-	var of []int
-	for i, r := range results {
-		if r.Outcome == redisexec.Unknown {
-			again, of = append(again, requests[i]), append(of, i)
-			repeated[i] = true
-		}
-	}
-	if len(again) > 0 && ctx.Err() == nil {
-		for j, r := range e.Executor.Pipeline(ctx, again) {
-			results[of[j]] = r
-		}
-	}
-	return results, repeated
+	all.Wait()
 }
 
 // releasesUntil returns until when the releases of locks are waited for: for a second or,

@@ -17,8 +17,8 @@ import (
 // reads one panics.
 func TestNotifier_ATurnReadsNoSubscriptionThatHasNotChanged(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *setup) {
-		s.Join("kept")
-		idle := s.Join("idle")
+		s.Join("kept", nil)
+		idle := s.Join("idle", nil)
 		synctest.Wait()
 		s.Leave("idle", idle)
 		synctest.Wait() // the loop pauses from here on
@@ -45,8 +45,8 @@ func TestNotifier_ATurnReadsNoSubscriptionThatHasNotChanged(t *testing.T) {
 // between them, and none after them.
 func TestNotifier_AMillionShortWaitsLeaveNothingBehind(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *setup) {
-		l := s.Join("a")
-		s.Join("other")
+		l := s.Join("a", nil)
+		s.Join("other", nil)
 		for range 1000 {
 			for range 1000 {
 				s.Leave("a", l)
@@ -84,9 +84,9 @@ func (s *setup) toLookAt() (wanted, idle int) {
 func TestNotifier_ManyIdleChannelsEnd(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *setup) {
 		const n = 1000
-		s.Join("other")
+		s.Join("other", nil)
 		for i := range n {
-			l := s.Join(fmt.Sprint(i))
+			l := s.Join(fmt.Sprint(i), nil)
 			s.Leave(fmt.Sprint(i), l)
 			s.Leave(fmt.Sprint(i), l) // which changes nothing
 			time.Sleep(time.Millisecond)
@@ -118,7 +118,7 @@ func TestNotifier_ForbiddenChannelsAmongMany(t *testing.T) {
 			}
 		})
 		for i := range n {
-			listeners[i] = s.Join(name(i))
+			listeners[i] = s.Join(name(i), nil)
 		}
 		time.Sleep(retryDeniedAfter + time.Second)
 		for i, l := range listeners {
@@ -144,13 +144,13 @@ func TestNotifier_AnotherConnectionHasThemAll(t *testing.T) {
 		name := func(i int) string { return fmt.Sprint("c", i) }
 		listeners := make([]*Listener, n)
 		for i := range n {
-			listeners[i] = s.Join(name(i))
+			listeners[i] = s.Join(name(i), nil)
 		}
 		synctest.Wait()
 		s.Leave(name(0), listeners[0])
 		s.faults.HalfOpen()
 		s.RequestPing(name(1))
-		s.Join("later")
+		s.Join("later", nil)
 		time.Sleep(silence + time.Second)
 		synctest.Wait()
 		require.Len(t, s.dialled(), 2)
@@ -186,7 +186,7 @@ func TestNotifier_AChannelThatMovesKeepsItsPromises(t *testing.T) {
 		return movable{redis.NewClient(o), [2]*redis.Client{{}, {}}, at}
 	}
 	inBubbleWith(t, client, func(t *testing.T, s *setup) {
-		used, idle := s.Join("used"), s.Join("idle")
+		used, idle := s.Join("used", nil), s.Join("idle", nil)
 		require.True(t, notified(used))
 		require.True(t, notified(idle))
 		s.Leave("idle", idle)

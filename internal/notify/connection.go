@@ -17,12 +17,12 @@ type connection struct {
 	receiver sync.WaitGroup
 	reading  bool // the receiver has been started; the loop's own
 
-	mu            sync.Mutex // guards what follows
-	sharded       bool       // channels are asked for by SSUBSCRIBE
-	broken        bool       // reading from it has failed
-	hasWorked     bool       // something has come over it
-	awaitingSince time.Time  // since when it owes an answer; zero if it owes none
-	deniedAt      time.Time  // when the server last refused a channel
+	// The notifier's mutex guards what follows.
+	sharded       bool      // channels are asked for by SSUBSCRIBE
+	broken        bool      // reading from it has failed
+	hasWorked     bool      // something has come over it: that it could be written to says little
+	awaitingSince time.Time // since when it owes an answer; zero if it owes none
+	deniedAt      time.Time // when the server last refused a channel
 }
 
 // errNoPubSub is the error of a client that gives no connection to subscribe on.
@@ -54,88 +54,4 @@ func (c *connection) write(call func() error) (err error) {
 func (c *connection) read(ctx context.Context) (message any, err error) {
 	defer redisexec.Contain(&err)
 	return c.pubsub.Receive(ctx)
-}
-
-// expectAnswer notes that something was, or is about to be, written that the server
-// answers.
-func (c *connection) expectAnswer(now time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.awaitingSince.IsZero() {
-		c.awaitingSince = now
-	}
-}
-
-// owesAnswer returns since when the connection owes an answer, or zero.
-func (c *connection) owesAnswer() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.awaitingSince
-}
-
-// noteAnswer notes that something has come.
-func (c *connection) noteAnswer() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.awaitingSince, c.hasWorked = time.Time{}, true
-}
-
-// noteDenied notes that the server refuses a channel. That is an answer like any other:
-// the connection works, and another one would be given the same answer.
-func (c *connection) noteDenied() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.awaitingSince, c.hasWorked, c.deniedAt = time.Time{}, true, time.Now()
-}
-
-// isSharded reports whether channels are asked for by SSUBSCRIBE.
-func (c *connection) isSharded() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.sharded
-}
-
-// becomeClassic has channels asked for by SUBSCRIBE, and reports whether that is new.
-func (c *connection) becomeClassic() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	was := c.sharded
-	c.sharded = false
-	return was
-}
-
-func (c *connection) noteBroken() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.broken = true
-}
-
-// isDead reports whether reading has failed, or an answer is overdue.
-func (c *connection) isDead(now time.Time) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.broken || !c.awaitingSince.IsZero() && now.Sub(c.awaitingSince) >= silence
-}
-
-// worked reports whether anything has come over the connection. That it could be written
-// to says little.
-func (c *connection) worked() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.hasWorked
-}
-
-// retryDenied returns whether it is time to try forbidden channels again and, if not,
-// when that will be (zero if none is forbidden).
-func (c *connection) retryDenied(now time.Time) (retry bool, at time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case c.deniedAt.IsZero():
-		return false, time.Time{}
-	case now.Sub(c.deniedAt) >= retryDeniedAfter:
-		c.deniedAt = time.Time{}
-		return true, time.Time{}
-	}
-	return false, c.deniedAt.Add(retryDeniedAfter)
 }

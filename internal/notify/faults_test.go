@@ -14,7 +14,7 @@ import (
 // RequestPing, and the listener is notified of the new one.
 func TestNotifier_ADeadConnectionIsReplaced(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *setup) {
-		l := s.Join("a")
+		l := s.Join("a", nil)
 		require.True(t, notified(l))
 		s.faults.HalfOpen()
 		time.Sleep(time.Hour)
@@ -37,7 +37,7 @@ func TestNotifier_APingThatIsAnsweredChangesNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *setup) {
 		s.RequestPing("a")
 		require.True(t, s.isOver(t), "there is no connection to test")
-		l := s.Join("a")
+		l := s.Join("a", nil)
 		require.True(t, notified(l))
 		for i := range 3 {
 			s.RequestPing("a")
@@ -53,9 +53,9 @@ func TestNotifier_APingThatIsAnsweredChangesNothing(t *testing.T) {
 // first seconds.
 func TestNotifier_ASubscriptionWithoutAnAnswerIsADeadConnection(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *setup) {
-		require.True(t, notified(s.Join("a")))
+		require.True(t, notified(s.Join("a", nil)))
 		s.faults.HalfOpen()
-		b := s.Join("b")
+		b := s.Join("b", nil)
 		time.Sleep(2*time.Second - time.Millisecond)
 		require.False(t, notified(b))
 		time.Sleep(10 * time.Millisecond)
@@ -67,7 +67,7 @@ func TestNotifier_ASubscriptionWithoutAnAnswerIsADeadConnection(t *testing.T) {
 // TestNotifier_AClosedConnectionIsReplacedSoon: it has worked, so the pause is short.
 func TestNotifier_AClosedConnectionIsReplacedSoon(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *setup) {
-		l := s.Join("a")
+		l := s.Join("a", nil)
 		require.True(t, notified(l))
 		for range 20 {
 			s.set(func() { s.hangUps = 1 })
@@ -89,7 +89,7 @@ func TestNotifier_PausesGrow(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, s *setup) {
 				s.set(func() { spoil(s) })
-				l := s.Join("a")
+				l := s.Join("a", nil)
 				time.Sleep(time.Minute)
 				dials := len(s.dialled())
 				require.Less(t, dials, 320, "a quarter of a second apart, on average") // 245 give or take 10
@@ -107,7 +107,7 @@ func TestNotifier_PausesGrow(t *testing.T) {
 func TestNotifier_AForbiddenChannelIsTriedEveryTenSeconds(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *setup) {
 		s.set(func() { s.denied["a"] = true })
-		a, b := s.Join("a"), s.Join("b")
+		a, b := s.Join("a", nil), s.Join("b", nil)
 		require.True(t, notified(b))
 		time.Sleep(35 * time.Second)
 		require.False(t, notified(a))
@@ -129,7 +129,7 @@ func TestNotifier_AForbiddenChannelIsTriedEveryTenSeconds(t *testing.T) {
 func TestNotifier_OnlyForbiddenChannels(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *setup) {
 		s.set(func() { s.denied["a"] = true })
-		l := s.Join("a")
+		l := s.Join("a", nil)
 		time.Sleep(time.Hour)
 		require.False(t, notified(l))
 		require.Len(t, s.dialled(), 1)
@@ -150,7 +150,7 @@ func TestNotifier_AServerWithoutShardedChannels(t *testing.T) {
 		})
 	}
 	inBubbleWith(t, cluster, func(t *testing.T, s *setup) {
-		a, b := s.Join("a"), s.Join("b")
+		a, b := s.Join("a", nil), s.Join("b", nil)
 		require.True(t, notified(a), "it is not subscribed")
 		require.True(t, notified(b), "it is not subscribed")
 		s.m.Publish("a", "")

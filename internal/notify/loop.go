@@ -42,7 +42,7 @@ func (r *route) turn() time.Duration {
 			r.reconnect()
 		}
 		return 0
-	case p.moved || r.conn.isDead(now) || !r.carryOut(p):
+	case p.renew || !r.carryOut(p):
 		r.reconnect()
 		return 0
 	}
@@ -60,16 +60,16 @@ func (r *route) disconnect() {
 // time, unless something came over this one. A connection that is closed at once must
 // not be followed by another at once.
 func (r *route) reconnect() {
-	n := r.notifier
-	if r.conn != nil && r.conn.worked() {
+	n, c := r.notifier, r.conn
+	r.disconnect()
+	if c != nil && c.hasWorked { // the receiver, which writes that, has ended
 		r.failures = 0
 	}
-	r.disconnect()
 	if n.cluster != nil {
 		n.cluster.RefreshTopology()
 	}
 	r.forgetConnection()
-	redisexec.Pause(n.ctx, r.failures)
+	redisexec.Bounds{}.Pause(n.ctx, r.failures)
 	r.failures++
 }
 
@@ -78,7 +78,8 @@ type plan struct {
 	end                    bool // nothing is subscribed, or the notifier is closed
 	subscribe, unsubscribe []string
 	ping                   bool
-	moved                  bool          // a channel belongs to another route
+	sharded                bool          // channels are asked for by SSUBSCRIBE
+	renew                  bool          // the connection is dead, or a channel belongs to another route
 	pause                  time.Duration // until something is due
 }
 
@@ -90,28 +91,33 @@ func (r *route) plan(now time.Time) plan {
 	n := r.notifier
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	p := plan{pause: foreverPause, moved: r.moved}
+	p, c := plan{pause: foreverPause, renew: r.moved}, r.conn
 	r.nextTurn = time.Time{}
 	r.dropUnused(now, &p)
+	if len(r.subscriptions) == 0 && n.routes[r.server] == r {
+		delete(n.routes, r.server)
+	}
 	if n.closed || len(r.subscriptions) == 0 {
 		r.wanted = nil
 		return plan{end: true}
 	}
-	if r.conn == nil {
+	if c == nil {
 		return p
 	}
 	r.requestWanted(now, &p)
 	// A PING is needed only if nothing else is on its way that the server answers.
-	if r.pingWanted && len(p.subscribe) == 0 && r.conn.owesAnswer().IsZero() {
+	if r.pingWanted && len(p.subscribe) == 0 && c.awaitingSince.IsZero() {
 		r.pingWanted = false
 		p.ping = true
 	}
-	if p.ping || len(p.subscribe) > 0 {
-		r.conn.expectAnswer(now)
+	if c.awaitingSince.IsZero() && (p.ping || len(p.subscribe) > 0) {
+		c.awaitingSince = now
 	}
-	if since := r.conn.owesAnswer(); !since.IsZero() {
+	if since := c.awaitingSince; !since.IsZero() {
 		p.dueAt(since.Add(silence), now)
+		p.renew = p.renew || now.Sub(since) >= silence
 	}
+	p.sharded, p.renew = c.sharded, p.renew || c.broken
 	r.nextTurn = now.Add(p.pause)
 	return p
 }
@@ -140,11 +146,12 @@ func (r *route) dropUnused(now time.Time, p *plan) {
 // requestWanted collects the channels that are not asked for yet and, now and then,
 // those that were denied.
 func (r *route) requestWanted(now time.Time, p *plan) {
-	retry, at := r.conn.retryDenied(now)
-	if !at.IsZero() {
-		p.dueAt(at, now)
-	}
-	if retry {
+	switch again := r.conn.deniedAt.Add(retryDeniedAfter); {
+	case r.conn.deniedAt.IsZero():
+	case now.Before(again):
+		p.dueAt(again, now)
+	default:
+		r.conn.deniedAt = time.Time{}
 		r.wantUnanswered()
 	}
 	for _, channel := range r.wanted {
@@ -166,7 +173,7 @@ func (p *plan) dueAt(at, now time.Time) { p.pause = min(p.pause, max(at.Sub(now)
 func (r *route) carryOut(p plan) bool {
 	c, n := r.conn, r.notifier
 	for _, channel := range p.subscribe {
-		if c.subscribe(n, channel) != nil {
+		if c.subscribe(n.ctx, channel, p.sharded) != nil {
 			return false
 		}
 		if !c.reading {
@@ -175,43 +182,54 @@ func (r *route) carryOut(p plan) bool {
 			c.receiver.Go(func() { r.receive(c) })
 		}
 	}
-	if len(p.unsubscribe) > 0 && c.unsubscribe(n, p.unsubscribe) != nil {
+	if len(p.unsubscribe) > 0 && c.unsubscribe(n, p.unsubscribe, p.sharded) != nil {
 		return false
 	}
 	return !p.ping || c.write(func() error { return c.pubsub.Ping(n.ctx) }) == nil
 }
 
 // receive reads until the connection fails, which its close makes it do. It runs in a
-// goroutine of its own, that of the receiver. An error that it does not know, MOVED for one,
-// ends the connection too.
+// goroutine of its own, that of the receiver.
 func (r *route) receive(c *connection) {
 	for {
 		message, err := c.read(r.notifier.ctx)
-		switch {
-		case err == nil:
-			c.noteAnswer()
-			r.handle(message)
-		case refuses(err) && c.becomeClassic():
-			c.noteAnswer()
-			r.requestAgain()
-			r.loop.Wake()
-		case refuses(err):
-			c.noteDenied()
-			r.loop.Wake()
-		default:
-			c.noteBroken()
-			r.loop.Wake()
+		if !r.received(c, message, err) {
 			return
 		}
 	}
 }
 
+// received deals with what has come over a connection, and reports whether to read on. A refusal is
+// an answer like any other: the connection works, and another one would be given the same. Where
+// SSUBSCRIBE is refused, channels are asked for by SUBSCRIBE from then on. An error that it does not
+// know, MOVED for one, ends the connection.
+func (r *route) received(c *connection, message any, err error) (more bool) {
+	r.notifier.mu.Lock()
+	defer r.notifier.mu.Unlock()
+	more = err == nil || refuses(err)
+	if more {
+		c.awaitingSince, c.hasWorked = time.Time{}, true
+	}
+	switch {
+	case err == nil:
+		r.handle(message)
+		return true
+	case !more:
+		c.broken = true
+	case c.sharded:
+		c.sharded = false
+		r.wantUnanswered()
+	default:
+		c.deniedAt = time.Now()
+	}
+	r.loop.Wake()
+	return more
+}
+
 // handle deals with what the server has sent. The connection it came over is the
-// current one: the loop waits for the receiver before it makes another.
+// current one: the loop waits for the receiver before it makes another. The mutex is held.
 func (r *route) handle(message any) {
 	n := r.notifier
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	switch m := message.(type) {
 	case *redis.Subscription:
 		s := r.subscriptions[m.Channel]
@@ -231,7 +249,6 @@ func (r *route) handle(message any) {
 			s.mark.received++
 			s.mark.Message, s.mark.At = m.Payload, time.Now()
 			s.hear()
-			s.pass(m.Payload)
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 func TestNotifier_AMarkSaysWhetherAnythingWasMissed(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *setup) {
 		require.False(t, s.Mark("a").Confirmed)
-		l := s.Join("a")
+		l := s.Join("a", nil)
 		require.False(t, s.Mark("a").Confirmed)
 		require.True(t, notified(l))
 		first := s.Mark("a")
@@ -36,7 +36,7 @@ func TestNotifier_AMarkSaysWhetherAnythingWasMissed(t *testing.T) {
 		s.Leave("a", l)
 		time.Sleep(6 * time.Second)
 		require.False(t, s.Mark("a").Follows(third), "it has ended")
-		l = s.Join("a")
+		l = s.Join("a", nil)
 		require.True(t, notified(l))
 		require.False(t, s.Mark("a").Follows(third), "another subscription")
 	})

@@ -53,15 +53,14 @@ type Notifier struct {
 	mu            sync.Mutex // guards what follows, and of each route what its comment says; held while Listener.heard is called
 	subscriptions map[string]*subscription
 	peak          int            // the most of them so far, see shrink.Map
-	routes        map[any]*route // by server; those on which nothing is subscribed stay, unless they are many
+	routes        map[any]*route // by server; one on which nothing is subscribed is forgotten when its loop ends
 	subscribed    int            // how often a subscription was confirmed
 	closed        bool
 }
 
 // Listener is notified through C when there is reason to poll.
 type Listener struct {
-	C        chan struct{} // cap 1
-	Messages chan string   // what was published; nil unless made by JoinMessages
+	C chan struct{} // cap 1
 
 	heard func(Mark) bool // says whether a message is worth a notification; nil if each is
 }
@@ -133,24 +132,27 @@ func (n *Notifier) Argument(channel string) string {
 // Join adds a listener to a channel. It never blocks. The listener is notified once when
 // the subscription is confirmed: a message that was published before that is lost, so
 // the caller has to poll again then.
-func (n *Notifier) Join(channel string) *Listener {
-	return n.join(channel, &Listener{C: make(chan struct{}, 1)})
-}
-
-// JoinHearing is Join for a listener that makes its own mind up about messages: heard is called
-// for each, and says whether the listener is to be notified. It spares a goroutine's being woken
-// for those that are not. It must not block, or call the notifier.
-func (n *Notifier) JoinHearing(channel string, heard func(Mark) bool) *Listener {
+//
+// heard, if it is not nil, is called for each message, and says whether the listener is to be
+// notified of it. It spares a goroutine's being woken for those of no interest. It must not block,
+// or call the notifier.
+func (n *Notifier) Join(channel string, heard func(Mark) bool) *Listener {
 	return n.join(channel, &Listener{C: make(chan struct{}, 1), heard: heard})
 }
 
 // NewMessages returns a channel for JoinMessages.
 func NewMessages() chan string { return make(chan string, messagesKept) }
 
-// JoinMessages is Join for a listener that is given the messages too, as far as it reads them.
-// Several listeners may have the same.
-func (n *Notifier) JoinMessages(messages chan string, channel string) *Listener {
-	return n.join(channel, &Listener{C: make(chan struct{}, 1), Messages: messages})
+// JoinMessages is Join for a listener that is given the messages themselves, as far as it reads
+// them. Several listeners may have the same channel.
+func (n *Notifier) JoinMessages(messages chan<- string, channel string) *Listener {
+	return n.Join(channel, func(m Mark) bool {
+		select {
+		case messages <- m.Message:
+		default:
+		}
+		return false
+	})
 }
 
 func (n *Notifier) join(channel string, l *Listener) *Listener {
@@ -225,9 +227,11 @@ func (n *Notifier) RequestPing(channel string) {
 func (n *Notifier) Close(ctx context.Context) {
 	n.mu.Lock()
 	n.closed = true
+	for _, r := range n.routes {
+		r.loop.Wake()
+	}
 	n.mu.Unlock()
 	n.cancel()
-	n.wakeAll()
 	n.group.Wait(ctx)
 }
 
@@ -249,15 +253,5 @@ func (s *subscription) hear() {
 func (s *subscription) notify() {
 	for _, l := range s.listeners {
 		background.Signal(l.C)
-	}
-}
-
-// pass gives a message to the listeners that want it. It does not wait for them.
-func (s *subscription) pass(message string) {
-	for _, l := range s.listeners {
-		select {
-		case l.Messages <- message: // never, if it is nil
-		default:
-		}
 	}
 }

@@ -201,7 +201,7 @@ func (s *setup) isOver(t *testing.T) bool {
 
 func TestNotifier_NotifiesOnceItIsSubscribedAndThenPerMessage(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *setup) {
-		l := s.Join("a")
+		l := s.Join("a", nil)
 		require.False(t, s.Mark("a").Confirmed, "it is not confirmed yet")
 		require.True(t, notified(l), "of the confirmation")
 		require.False(t, notified(l), "once")
@@ -225,9 +225,9 @@ func TestNotifier_NotifiesOnceItIsSubscribedAndThenPerMessage(t *testing.T) {
 
 func TestNotifier_AListenerOfAConfirmedChannelIsNotifiedAtOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *setup) {
-		first := s.Join("a")
+		first := s.Join("a", nil)
 		require.True(t, notified(first))
-		second := s.Join("a")
+		second := s.Join("a", nil)
 		require.Len(t, second.C, 1, "without a question to the server")
 		require.True(t, notified(second))
 		require.Len(t, s.at("SUBSCRIBE a"), 1)
@@ -249,7 +249,7 @@ func TestNotifier_AListenerOfAConfirmedChannelIsNotifiedAtOnce(t *testing.T) {
 // TestNotifier_TwoListenersShareARequest while their channel is not confirmed.
 func TestNotifier_TwoListenersShareARequest(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *setup) {
-		first, second := s.Join("a"), s.Join("a")
+		first, second := s.Join("a", nil), s.Join("a", nil)
 		require.True(t, notified(first))
 		require.True(t, notified(second))
 		require.Len(t, s.at("SUBSCRIBE a"), 1)
@@ -259,14 +259,14 @@ func TestNotifier_TwoListenersShareARequest(t *testing.T) {
 
 func TestNotifier_LingersFiveSecondsAndEnds(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *setup) {
-		l := s.Join("a")
+		l := s.Join("a", nil)
 		require.True(t, notified(l))
 		s.m.Publish("a", "")
 		require.True(t, notified(l))
 		for range 3 { // a loop of short waits subscribes once
 			s.Leave("a", l)
 			time.Sleep(5*time.Second - time.Millisecond)
-			l = s.Join("a")
+			l = s.Join("a", nil)
 			require.True(t, notified(l))
 		}
 		require.Len(t, s.at("SUBSCRIBE a"), 1)
@@ -283,7 +283,7 @@ func TestNotifier_LingersFiveSecondsAndEnds(t *testing.T) {
 		require.False(t, s.Mark("a").Confirmed)
 		require.Zero(t, s.Mark("a").received)
 
-		l = s.Join("a") // and begins again
+		l = s.Join("a", nil) // and begins again
 		require.True(t, notified(l))
 		s.m.Publish("a", "")
 		require.True(t, notified(l))
@@ -295,7 +295,7 @@ func TestNotifier_LingersFiveSecondsAndEnds(t *testing.T) {
 // TestNotifier_EndsOneSubscriptionOfTwo on the connection that stays.
 func TestNotifier_EndsOneSubscriptionOfTwo(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *setup) {
-		a, b := s.Join("a"), s.Join("b")
+		a, b := s.Join("a", nil), s.Join("b", nil)
 		require.True(t, notified(a))
 		require.True(t, notified(b))
 		s.Leave("a", a)
@@ -311,7 +311,7 @@ func TestNotifier_EndsOneSubscriptionOfTwo(t *testing.T) {
 
 func TestNotifier_AnIdleConnectionSendsNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *setup) {
-		require.True(t, notified(s.Join("a")))
+		require.True(t, notified(s.Join("a", nil)))
 		before := s.m.CommandCount()
 		time.Sleep(48 * time.Hour)
 		require.Equal(t, before, s.m.CommandCount())
@@ -321,7 +321,7 @@ func TestNotifier_AnIdleConnectionSendsNothing(t *testing.T) {
 
 func TestNotifier_CloseEndsEverything(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *setup) {
-		l := s.Join("a")
+		l := s.Join("a", nil)
 		require.True(t, notified(l))
 		start := time.Now()
 		s.Close(t.Context())
@@ -330,7 +330,7 @@ func TestNotifier_CloseEndsEverything(t *testing.T) {
 
 		started := 0
 		s.onlyRoute().loop = background.NewLoop(func(func()) { started++ }, s.onlyRoute().turn)
-		after := s.Join("b")
+		after := s.Join("b", nil)
 		s.RequestPing("a")
 		time.Sleep(time.Minute)
 		require.True(t, s.isOver(t))
@@ -343,7 +343,7 @@ func TestNotifier_CloseEndsEverything(t *testing.T) {
 // TestNotifier_LeaveAfterCloseStartsNothing: Close has returned, and waits for nothing more.
 func TestNotifier_LeaveAfterCloseStartsNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *setup) {
-		l := s.Join("a")
+		l := s.Join("a", nil)
 		require.True(t, notified(l))
 		s.Close(t.Context())
 		started := 0
@@ -364,7 +364,7 @@ func TestNotifier_CloseInAnOutage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, s *setup) {
-				require.True(t, notified(s.Join("a")))
+				require.True(t, notified(s.Join("a", nil)))
 				s.set(func() { spoil(s) })
 				s.RequestPing("a")
 				time.Sleep(1234 * time.Millisecond)

@@ -2,6 +2,7 @@ package notify
 
 import (
 	"container/list"
+	"context"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -17,6 +18,7 @@ import (
 // for what is on its way.
 type route struct {
 	notifier *Notifier
+	server   any // see redisexec.Executor.NodeOf; nil without a Cluster
 	loop     *background.Loop
 	conn     *connection // what the loop writes to, nil for none; the loop's own
 	failures int         // of connections, in a row; the loop's own
@@ -52,9 +54,6 @@ func (r *route) unqueueIdle(s *subscription) {
 	}
 }
 
-// maxRoutes bounds how many servers are remembered on which nothing is subscribed any more.
-const maxRoutes = 100
-
 // routeOf returns the route of a channel. The mutex is held.
 func (n *Notifier) routeOf(channel string) *route {
 	var server any
@@ -63,26 +62,13 @@ func (n *Notifier) routeOf(channel string) *route {
 	}
 	r := n.routes[server]
 	if r == nil {
-		if len(n.routes) >= maxRoutes {
-			n.forgetRoutes()
-		}
-		r = &route{notifier: n, subscriptions: map[string]*subscription{}}
+		r = &route{notifier: n, server: server, subscriptions: map[string]*subscription{}}
 		// Join wakes it. It ends when nothing is subscribed there any more, or in Close, which
 		// waits for it.
 		r.loop = background.NewLoop(n.group.Go, r.turn)
 		n.routes[server] = r
 	}
 	return r
-}
-
-// forgetRoutes forgets those on which nothing is subscribed. The mutex is held. If a loop still
-// runs, it is about to end.
-func (n *Notifier) forgetRoutes() {
-	for server, r := range n.routes {
-		if len(r.subscriptions) == 0 {
-			delete(n.routes, server)
-		}
-	}
 }
 
 // bind gives a subscription its route. If it has one and belongs to another, the old one is
@@ -98,15 +84,6 @@ func (n *Notifier) bind(channel string, s *subscription) {
 	case s.route != r && !s.route.moved && n.cluster.NodeOf(channel) != nil:
 		s.route.moved = true
 		s.route.loop.Wake()
-	}
-}
-
-// wakeAll wakes the loops.
-func (n *Notifier) wakeAll() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, r := range n.routes {
-		r.loop.Wake()
 	}
 }
 
@@ -136,13 +113,6 @@ func (r *route) forgetConnection() {
 	}
 }
 
-// requestAgain has what was not answered requested again: classically.
-func (r *route) requestAgain() {
-	r.notifier.mu.Lock()
-	defer r.notifier.mu.Unlock()
-	r.wantUnanswered()
-}
-
 // wantUnanswered has what was requested, and not confirmed, requested again. The mutex is held.
 func (r *route) wantUnanswered() {
 	for channel, s := range r.subscriptions {
@@ -154,27 +124,27 @@ func (r *route) wantUnanswered() {
 }
 
 // subscribe writes a request for a channel.
-func (c *connection) subscribe(n *Notifier, channel string) error {
+func (c *connection) subscribe(ctx context.Context, channel string, sharded bool) error {
 	return c.write(func() error {
-		if c.isSharded() {
-			return c.pubsub.SSubscribe(n.ctx, channel)
+		if sharded {
+			return c.pubsub.SSubscribe(ctx, channel)
 		}
-		return c.pubsub.Subscribe(n.ctx, channel)
+		return c.pubsub.Subscribe(ctx, channel)
 	})
 }
 
 // unsubscribe writes a request to end subscriptions, of either kind: they may have been made
 // before the connection became classic.
-func (c *connection) unsubscribe(n *Notifier, channels []string) error {
+func (c *connection) unsubscribe(n *Notifier, channels []string, sharded bool) error {
 	if n.cluster != nil {
 		for _, channel := range channels { // which are of several slots
 			if err := c.write(func() error { return c.pubsub.SUnsubscribe(n.ctx, channel) }); err != nil {
 				return err
 			}
 		}
-		if c.isSharded() {
-			return nil
-		}
+	}
+	if sharded {
+		return nil
 	}
 	return c.write(func() error { return c.pubsub.Unsubscribe(n.ctx, channels...) })
 }

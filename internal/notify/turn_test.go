@@ -15,7 +15,7 @@ import (
 func TestNotifier_ATurnLooksAtWhatHasChanged(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *setup) {
 		for i := range 1000 {
-			s.Join(fmt.Sprint("used", i))
+			s.Join(fmt.Sprint("used", i), nil)
 		}
 		synctest.Wait()
 		lists := func() (wanted, idle int) {
@@ -28,7 +28,7 @@ func TestNotifier_ATurnLooksAtWhatHasChanged(t *testing.T) {
 		require.Zero(t, wanted)
 		require.Zero(t, idle, "those in use are not looked at")
 		for range 1000 {
-			s.Leave("a", s.Join("a"))
+			s.Leave("a", s.Join("a", nil))
 		}
 		_, idle = lists()
 		require.Equal(t, 1, idle)
@@ -48,11 +48,11 @@ func TestNotifier_ATurnLooksAtWhatHasChanged(t *testing.T) {
 // that were left in between.
 func TestNotifier_WhatIsInUseAgainStays(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *setup) {
-		a, b := s.Join("a"), s.Join("b")
+		a, b := s.Join("a", nil), s.Join("b", nil)
 		synctest.Wait()
 		s.Leave("a", a)
 		time.Sleep(time.Second)
-		a = s.Join("a")
+		a = s.Join("a", nil)
 		s.Leave("b", b)
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -60,10 +60,10 @@ func TestNotifier_WhatIsInUseAgainStays(t *testing.T) {
 		for range 3 {
 			s.Leave("a", a)
 			time.Sleep(linger - time.Millisecond)
-			s.Leave("a", s.Join("a"))
-			s.Leave("b", s.Join("b"))
+			s.Leave("a", s.Join("a", nil))
+			s.Leave("b", s.Join("b", nil))
 			time.Sleep(linger - time.Millisecond)
-			a = s.Join("a")
+			a = s.Join("a", nil)
 			time.Sleep(time.Millisecond)
 			synctest.Wait()
 			require.Equal(t, []string{"a"}, s.m.PubSubChannels("*"))

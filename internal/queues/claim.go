@@ -1,34 +1,28 @@
 package queues
 
 import (
-	"cmp"
 	"context"
-	"slices"
-	"sync"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/store"
 )
 
 // Claim claims up to n tasks, in steps.
-func (q *Queue) Claim(ctx context.Context, n int, lease time.Duration) ([]store.Task, error) {
+func (q *Queue) Claim(ctx context.Context, n int, lease time.Duration) (tasks []store.Task, err error) {
 	c := claiming{lease: lease, began: time.Now()}
-	for more := true; more && c.mayGoOn(n); {
+	for more := true; more && err == nil && c.mayGoOn(n); {
+		var sent time.Time
 		asked := time.Now()
-		again, sent, tasks, err := q.claimStep(ctx, min(n-c.count, store.MaxGroup), lease)
+		more, sent, tasks, err = q.claimStep(ctx, min(n-c.count, store.MaxGroup), lease)
 		c.add(asked, sent, tasks)
-		if err != nil {
-			return c.keepValid(ctx, q.giveBack), err
-		}
-		more = again
 	}
-	tasks := c.keepValid(ctx, q.giveBack)
-	if len(tasks) == 0 && c.count > 0 {
-		return nil, errLateClaim
+	if tasks = c.keepValid(ctx, q); err == nil && len(tasks) == 0 && c.count > 0 {
+		err = errLateClaim
 	}
-	return tasks, nil
+	return tasks, err
 }
 
 // giveBackFor bounds how long Claim tries to give back what it does not return.
@@ -40,20 +34,18 @@ const giveBackFor = 5 * time.Second
 //
 // If there are no tasks, it waits for as long as another reply may take: the caller is
 // likely to claim again at once, and that must not come to the server before the release.
-func (c *claiming) keepValid(ctx context.Context, giveBack func(ctx context.Context, ts []store.Task) <-chan struct{}) []store.Task {
+func (c *claiming) keepValid(ctx context.Context, q *Queue) []store.Task {
 	valid, late := c.sort()
 	if len(late) == 0 {
 		return valid
 	}
-	released := giveBack(ctx, late)
+	released := q.giveBack(ctx, late)
 	if len(valid) > 0 {
 		return valid
 	}
-	timer := time.NewTimer(2 * c.slowest)
-	defer timer.Stop()
 	select {
 	case <-released:
-	case <-timer.C:
+	case <-time.After(2 * c.slowest):
 	case <-ctx.Done():
 	}
 	return nil
@@ -98,13 +90,8 @@ func (c *claiming) mayGoOn(n int) bool {
 // add adds what a step has claimed that was asked for and sent at these times. It may be sent
 // before it was asked for: see commitClaims.
 func (c *claiming) add(asked, sent time.Time, tasks []store.Task) {
-	if sent.Before(asked) {
-		asked = sent
-	}
-	if sent.Before(c.began) {
-		c.began = sent
-	}
-	c.slowest = max(c.slowest, time.Since(asked))
+	c.began = backoff.Sooner(c.began, sent)
+	c.slowest = max(c.slowest, time.Since(backoff.Sooner(asked, sent)))
 	c.steps = append(c.steps, claimStep{lease.SafeUntil(sent, c.lease), tasks})
 	c.count += len(tasks)
 }
@@ -148,12 +135,11 @@ type claimArg struct {
 func (q *Queue) claimStep(ctx context.Context, n int, lease time.Duration) (more bool, sent time.Time, tasks []store.Task, err error) {
 	mark, asked := q.watcher.Mark(), time.Now()
 	arg := claimArg{n, lease}
-	first := sendFirst(ctx, q, q.claims, arg, n, 0, q.claimRequest)
-	reply, err := finish(ctx, q, first, arg, q.claimRequest)
+	reply, err := merged(ctx, q, q.claims, arg, n, 0, q.claimRequest)
 	if err != nil {
 		return false, time.Now(), nil, err
 	}
-	x, err := decodeExchange(reply.Value, 0)
+	x, err := store.DecodeExchange(reply.Value, 0)
 	if err != nil {
 		return false, reply.Sent, nil, err
 	}
@@ -165,31 +151,19 @@ func (q *Queue) claimStep(ctx context.Context, n int, lease time.Duration) (more
 	return x.More, reply.Sent, x.Tasks, nil
 }
 
-// commitClaims sends a group of Claim calls, those with the same lease as one claim, and all of
-// these at the same time: one that hangs keeps none of another lease waiting. It waits for them,
-// which end with the replies.
+// commitClaims sends a group of Claim calls, those with the same lease as one claim.
 func (q *Queue) commitClaims(calls []*mergedCall[claimArg]) {
-	slices.SortStableFunc(calls, func(a, b *mergedCall[claimArg]) int { return cmp.Compare(a.Arg.lease, b.Arg.lease) })
-	var all sync.WaitGroup
-	defer all.Wait()
-	for len(calls) > 0 {
-		arg, end := claimArg{lease: calls[0].Arg.lease}, 0
-		for ; end < len(calls) && calls[end].Arg.lease == arg.lease; end++ {
-			arg.n += calls[end].Arg.n
-		}
-		some := calls[:end]
-		if calls = calls[end:]; len(calls) == 0 {
-			q.commitClaim(some, arg)
-			return
-		}
-		all.Go(func() { q.commitClaim(some, arg) })
-	}
+	commitAlike(calls, func(c claimArg) time.Duration { return c.lease }, q.commitClaim)
 }
 
-// commitClaim sends Claim calls as one, and deals out what it returns in the order of asking. What
+// commitClaim sends Claim calls with one lease as one, and deals out what it returns in the order of asking. What
 // is left, because callers have left, is given back before the calls that wait are sent: else it
 // would be leased to no caller until the lease ends.
-func (q *Queue) commitClaim(calls []*mergedCall[claimArg], all claimArg) {
+func (q *Queue) commitClaim(calls []*mergedCall[claimArg]) {
+	all := claimArg{lease: calls[0].Arg.lease}
+	for _, call := range calls {
+		all.n += call.Arg.n
+	}
 	commitGroup(q, calls, q.claimRequest(all), func(result redisexec.Result, sent time.Time) {
 		x, err := store.DecodeExchange(result.Value, 0)
 		for _, call := range calls {

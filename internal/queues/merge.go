@@ -1,9 +1,12 @@
 package queues
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/groupcommit"
@@ -15,8 +18,7 @@ import (
 // it again when its context has ended, while the call is still under way.
 func (q *Queue) Enqueue(ctx context.Context, d store.Draft) (outcome int, err error) {
 	t := d.Enqueue()
-	first := sendFirst(ctx, q, q.enqueues, t, 1, t.Size(), q.enqueueRequest)
-	reply, err := finish(ctx, q, first, t, q.enqueueRequest)
+	reply, err := merged(ctx, q, q.enqueues, t, 1, t.Size(), q.enqueueRequest)
 	if err != nil {
 		return 0, err
 	}
@@ -28,15 +30,20 @@ func (q *Queue) Enqueue(ctx context.Context, d store.Draft) (outcome int, err er
 }
 
 func (q *Queue) enqueueRequest(t store.Enqueue) redisexec.Request {
-	args := q.newTasks(1, "0", 0)
+	args := q.newTasks(t.Duplicates, 1, "0", 0)
 	args.Add(t)
 	return q.Store.Enqueue(args)
 }
 
-// commitEnqueues sends a group of Enqueue calls. A task with a delay is due as if it were alone:
-// unlike those of a batch, the tasks have no order among each other.
+// commitEnqueues sends a group of Enqueue calls, those with the same policy by one script.
 func (q *Queue) commitEnqueues(calls []*mergedCall[store.Enqueue]) {
-	args := q.newTasks(len(calls), "0", 0)
+	commitAlike(calls, func(t store.Enqueue) string { return t.Duplicates }, q.commitEnqueue)
+}
+
+// commitEnqueue sends Enqueue calls with one policy. A task with a delay is due as if it were alone:
+// unlike those of a batch, the tasks have no order among each other.
+func (q *Queue) commitEnqueue(calls []*mergedCall[store.Enqueue]) {
+	args := q.newTasks(calls[0].Arg.Duplicates, len(calls), "0", 0)
 	for _, call := range calls {
 		args.Add(call.Arg)
 	}
@@ -52,9 +59,9 @@ func (q *Queue) commitEnqueues(calls []*mergedCall[store.Enqueue]) {
 	})
 }
 
-// EnqueueBatch enqueues n tasks in chunks, one after the other. It returns an outcome for each, in
-// the caller's type: 0 for those that it has not enqueued. It asks for a task just
-// before it is sent, twice at most.
+// EnqueueBatch enqueues n tasks in chunks, one after the other, of which each has one policy for
+// duplicates. It returns an outcome for each task, in the caller's type: 0 for those that it has not
+// enqueued. It asks for a task just before it is sent, twice at most.
 func EnqueueBatch[O ~int](ctx context.Context, q *Queue, n int, task func(i int) store.Draft) ([]O, error) {
 	outcomes := make([]O, n)
 	done := outcomes[:0]
@@ -75,18 +82,21 @@ func EnqueueBatch[O ~int](ctx context.Context, q *Queue, n int, task func(i int)
 	return outcomes, nil
 }
 
-// pack makes the arguments for a chunk: for the tasks from begin on, the last of which is before
-// end. same counts the tasks with the same due time, which are kept apart by a microsecond each:
+// pack makes the arguments for a chunk: for the tasks from begin on with the policy of the first, the
+// last of which is before end. same counts the tasks with the same due time, which are kept apart by a microsecond each:
 // those with the same At in the whole batch, those with the same Delay in this chunk, since delays
 // count from floor, which is after the tasks of the chunks before.
 func (q *Queue) pack(begin, end int, task func(i int) store.Draft, same map[store.Due]int64, floor string) (n int, args *store.Batch) {
 	end = min(end, begin+store.MaxGroup)
-	args = q.newTasks(end-begin, floor, 1)
 	maps.DeleteFunc(same, func(due store.Due, _ int64) bool { return due.IsDelay() })
+	policy := ""
 	for size := 0; begin+n < end; n++ {
 		t := task(begin + n)
 		e := t.Enqueue()
-		if size += len(e.Payload); n > 0 && size > store.MaxGroupBytes {
+		if n == 0 {
+			policy, args = e.Duplicates, q.newTasks(e.Duplicates, end-begin, floor, 1)
+		}
+		if size += len(e.Payload); n > 0 && (size > store.MaxGroupBytes || e.Duplicates != policy) {
 			break
 		}
 		after := same[e.Due]
@@ -97,10 +107,10 @@ func (q *Queue) pack(begin, end int, task func(i int) store.Draft, same map[stor
 	return n, args
 }
 
-// newTasks returns the arguments for this many tasks, none yet. Delays count from floor at the
-// earliest; tasks of a group are so many microseconds apart.
-func (q *Queue) newTasks(n int, floor string, apart int64) *store.Batch {
-	return q.Store.NewBatch(n, q.Options.Duplicates, floor, apart)
+// newTasks returns the arguments for this many tasks with a policy, "" for the queue's; none yet.
+// Delays count from floor at the earliest; tasks of a group are so many microseconds apart.
+func (q *Queue) newTasks(policy string, n int, floor string, apart int64) *store.Batch {
+	return q.Store.NewBatch(n, cmp.Or(policy, q.Options.Duplicates), floor, apart)
 }
 
 // Calls of Enqueue, Claim and Dequeue that come at the same time are merged: each kind is sent as
@@ -136,38 +146,56 @@ func newCommitter[A any](q *Queue, commit func(calls []*mergedCall[A])) *committ
 	})
 }
 
-// sendFirst makes the first attempt of a call, as a part of a group if there are others. finish
-// goes on with what came of it.
-func sendFirst[A any](ctx context.Context, q *Queue, c *committer[A], arg A, items, bytes int, r func(A) redisexec.Request) mergedResult {
-	if call := c.Enter(ctx, arg, items, bytes); call != nil {
-		return waitFor(call)
-	}
-	defer c.Exit()
-	sent := time.Now()
-	return mergedResult{q.Executor.Once(ctx, r(arg)), sent}
-}
-
-// finish goes on like Executor.Run after a first attempt. Whatever came of that, the caller goes on
-// alone: what may be tried again it tries again by itself, with its own context, as long as it
-// would have been tried otherwise. So a group has no retries, and no caller waits for another's.
-func finish[A any](ctx context.Context, q *Queue, first mergedResult, arg A, r func(A) redisexec.Request) (redisexec.Reply, error) {
+// merged is Executor.Run whose first attempt is a part of a group if there are other calls.
+// Whatever came of that, the caller goes on alone: what may be tried again it tries again by
+// itself, with its own context, as long as it would have been tried otherwise. So a group has no
+// retries, and no caller waits for another's.
+func merged[A any](ctx context.Context, q *Queue, c *committer[A], arg A, items, bytes int, r func(A) redisexec.Request) (redisexec.Reply, error) {
+	first := sendFirst(ctx, q, c, arg, items, bytes, r)
 	if first.Outcome == redisexec.Done {
 		return redisexec.Reply{Value: first.Value, Sent: first.sent, Shortfall: first.Shortfall}, nil
 	}
 	return q.Executor.Resume(ctx, r(arg), first.Result)
 }
 
-// waitFor returns what became of a call that is sent in a group.
-func waitFor[A any](call *mergedCall[A]) mergedResult {
+// sendFirst makes the first attempt of a call.
+func sendFirst[A any](ctx context.Context, q *Queue, c *committer[A], arg A, items, bytes int, r func(A) redisexec.Request) (m mergedResult) {
+	call := c.Enter(ctx, arg, items, bytes)
+	if call == nil {
+		defer c.Exit()
+		sent := time.Now()
+		return mergedResult{q.Executor.Once(ctx, r(arg)), sent}
+	}
 	m, err := call.Wait()
 	switch {
 	case err == nil:
 	case errors.Is(err, groupcommit.ErrWithdrawn):
-		m.Result = redisexec.Result{Outcome: redisexec.NotSent, Err: call.Ctx.Err()}
+		m.Result = redisexec.Result{Outcome: redisexec.NotSent, Err: ctx.Err()}
 	default:
-		m.Result = redisexec.Result{Outcome: redisexec.Abandoned, Err: call.Ctx.Err()}
+		m.Result = redisexec.Result{Outcome: redisexec.Abandoned, Err: ctx.Err()}
 	}
 	return m
+}
+
+// commitAlike sends a group in parts, each of the calls with the same key, and all at the same time:
+// one that hangs keeps none with another key waiting. It waits for them, which end with the replies.
+// The calls of a group have no order among each other, since none had returned when the next came.
+func commitAlike[A any, K cmp.Ordered](calls []*mergedCall[A], key func(A) K, commit func(part []*mergedCall[A])) {
+	slices.SortStableFunc(calls, func(a, b *mergedCall[A]) int { return cmp.Compare(key(a.Arg), key(b.Arg)) })
+	var all sync.WaitGroup
+	defer all.Wait()
+	for len(calls) > 0 {
+		end := 1
+		for end < len(calls) && key(calls[end].Arg) == key(calls[0].Arg) {
+			end++
+		}
+		part := calls[:end]
+		if calls = calls[end:]; len(calls) == 0 {
+			commit(part)
+			return
+		}
+		all.Go(func() { commit(part) })
+	}
 }
 
 // leastGroupWait is how long the replicas of a group are waited for at the least, however soon the

@@ -154,9 +154,8 @@ const (
 // that was looked at.
 type periodic struct {
 	tasks map[string]*periodicTask
-	order []*periodicTask // those of tasks
-	sends chan struct{}   // as many requests are under way as it has room for
-	made  time.Time       // when Run began, by the local clock
+	sends chan struct{} // as many requests are under way as it has room for
+	made  time.Time     // when Run began, by the local clock
 	// madeAt is when that was, by the server's. Its time is read with something else, which takes
 	// its time: so what follows from it may be a little past, and is never ahead.
 	madeAt atomic.Pointer[time.Time]
@@ -167,14 +166,19 @@ func (w *Worker) startPeriodic() {
 	w.made, w.tasks, w.sends = time.Now(), make(map[string]*periodicTask, len(w.Periodic)), make(chan struct{}, maxSends)
 	for _, p := range w.Periodic {
 		task := &periodicTask{Periodic: p, worker: w}
-		w.tasks[task.ID], w.order = task, append(w.order, task)
+		w.tasks[task.ID] = task
 	}
 }
 
-// noteTime notes the time of the server.
+// noteTime notes the time of the server. If it was set back far, no task is known to be due when it
+// is to be, until the next look.
 func (w *Worker) noteTime(server time.Time) {
 	at := server.Add(-time.Since(w.made))
-	w.madeAt.Store(&at)
+	if before := w.madeAt.Swap(&at); before != nil && before.Sub(at) > aheadMost {
+		for _, task := range w.tasks {
+			task.expected.Store(0)
+		}
+	}
 }
 
 // listed returns when Run began, by the server's clock. Its time was noted before.
@@ -240,7 +244,7 @@ func (w *Worker) admit(t store.Task, o occurrence) (store.Task, error) {
 func (p *periodicTask) replaced(answer *planning, isKnown bool) error {
 	switch {
 	case isKnown && answer.err == nil:
-		return &notHandledError{store.Disposition{Action: store.Snooze, Next: p.next(answer.next)}, "another occurrence takes the place of this one"}
+		return &notHandledError{store.Disposition{Action: store.Again, Next: p.next(answer.next)}, "another occurrence takes the place of this one"}
 	case isKnown && errors.Is(answer.err, errNoOccurrence):
 		return &notHandledError{store.Disposition{Action: store.Finish}, answer.err.Error()}
 	}
@@ -248,7 +252,7 @@ func (p *periodicTask) replaced(answer *planning, isKnown bool) error {
 	if !isKnown {
 		delay = min(max(time.Since(answer.asked), 50*time.Millisecond), keepInterval)
 	}
-	return &notHandledError{store.Disposition{Action: store.Snooze, Delay: delay}, errNoAnswer.Error()}
+	return &notHandledError{store.Disposition{Action: store.Again, Delay: delay}, errNoAnswer.Error()}
 }
 
 // claimed returns when a task was claimed, by the server's clock.
@@ -269,7 +273,7 @@ func (w *Worker) putBack(t store.Task, o occurrence, now time.Time) error {
 		return &notHandledError{store.Disposition{Action: store.Finish}, why}
 	}
 	again := &store.Next{At: now.Add(backoff.Half(putBackFor)), Payload: store.Pack(t.Kind, o.header(t.ID, t.Header), t.Payload)}
-	return &notHandledError{store.Disposition{Action: store.Snooze, Next: again}, why}
+	return &notHandledError{store.Disposition{Action: store.Again, Next: again}, why}
 }
 
 // conclude has the next occurrence take the task's place, if the present one is not to be handed
@@ -294,14 +298,14 @@ func (w *Worker) conclude(t store.Task, d store.Disposition) store.Disposition {
 			next = answer.next
 		}
 	}
-	isRepeated := d.Action == store.Retry || d.Action == store.Snooze
+	isRepeated := d.Action == store.Retry || d.Action == store.Again
 	if isRepeated && (isEnd || next.isHandled() || now.Add(d.Delay).Before(next.due)) {
 		return d
 	}
 	if !isEnd {
 		d.Next = task.next(next)
 	}
-	if d.Next != nil || d.Action == store.Finish { // else it is a dead letter, which may be revived
+	if d.Next != nil || d.Action != store.Bury { // else it is a dead letter, which may be revived
 		w.Queue.concluded.Store(t.ID, conclusion{o, d})
 	}
 	return d

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"slices"
 	"sync"
@@ -25,6 +26,11 @@ type periodicTask struct {
 	Periodic
 	worker   *Worker
 	expected atomic.Uint64 // the bits of the score with which it was found scheduled, as it is to be
+
+	// doubted is the time up to which occurrences were handled, if that is far ahead of the server's
+	// clock, and doubtedSince when that was first seen, by the local clock. Only the goroutine that
+	// calls the schedule uses them.
+	doubted, doubtedSince time.Time
 
 	mu     sync.Mutex // guards what follows
 	last   *planning  // the last question; nil if there was none
@@ -53,6 +59,11 @@ const (
 	// that started within missedAfter of each other have the same list.
 	missedAfter = time.Second
 	skipAfter   = time.Minute
+	// aheadMost is how far the time up to which occurrences were handled may be ahead of the
+	// server's clock, if it was set back, and doubtFor how long a time that is further ahead is
+	// heeded: the clock may be behind for a moment.
+	aheadMost = time.Minute
+	doubtFor  = keepInterval / 2
 )
 
 var (
@@ -126,6 +137,7 @@ func (p *periodicTask) tell(err error) {
 // which may differ from its own: that very occurrence, if it is right. Only ask calls it, and what
 // it calls.
 func (p *periodicTask) instead(o occurrence, at, now time.Time) (occurrence, error) {
+	o.before = p.credible(o.before, now)
 	list, after := p.worker.listed(), backoff.Later(now, o.before)
 	isMoved := at.Sub(o.due).Abs() >= roundedOff // a retry, or by an operator
 	switch {
@@ -148,6 +160,30 @@ func (p *periodicTask) instead(o occurrence, at, now time.Time) (occurrence, err
 	}
 	next.before, next.list = o.before, list
 	return next, err
+}
+
+// credible returns the time up to which occurrences were handled. If it has been far ahead of the
+// server's clock for a while, and more is still to come than the one that was handled, that clock
+// was wrong then: it is the present, and what was handled early is handled again.
+func (p *periodicTask) credible(handled, now time.Time) time.Time {
+	isCredible := handled.Sub(now) <= aheadMost
+	if !isCredible {
+		next, err := p.first(now)
+		isCredible = err != nil || !next.due.Before(handled)
+	}
+	if isCredible {
+		p.doubted = time.Time{}
+		return handled
+	}
+	if !handled.Equal(p.doubted) {
+		p.doubted, p.doubtedSince = handled, time.Now()
+	}
+	if time.Since(p.doubtedSince) < doubtFor {
+		return handled
+	}
+	p.worker.Loop.Log.Warn("sluice: the server's clock was ahead when a periodic task was handled, goes on by its present time",
+		slog.String("task", p.ID), slog.Duration("ahead", handled.Sub(now)))
+	return now
 }
 
 // catchUp returns what is to be handled instead of an occurrence that is due, and was not begun.
@@ -200,16 +236,16 @@ const (
 	// maxSends is how many requests a worker has under way for its periodic tasks: at its start all
 	// may be missing, and a client has few connections.
 	maxSends = 4
-	// maxKept is how many tasks one look is about at most. It reads little of each.
+	// maxKept is how many tasks one look is about at most. It reads those that are not as expected.
 	maxKept = 500
 )
 
 // keepPeriodic looks after all periodic tasks, again and again until ctx ends.
 func (w *Worker) keepPeriodic(ctx context.Context) {
-	failing := false
+	all, failing := slices.Collect(maps.Values(w.tasks)), false
 	for ctx.Err() == nil {
 		var failed error
-		for part := range slices.Chunk(w.order, maxKept) {
+		for part := range slices.Chunk(all, maxKept) {
 			failed = cmp.Or(failed, w.look(ctx, part))
 		}
 		pause := keepInterval
@@ -233,7 +269,7 @@ func (w *Worker) look(ctx context.Context, part []*periodicTask) error {
 		ids[i] = task.ID
 		wanted[i] = store.Wanted{ID: task.ID, Unless: store.ScoreText(math.Float64frombits(task.expected.Load()))}
 	}
-	reply, err := w.send(ctx, w.Queue.Store.Get(store.NoPayloadButHeader, wanted...))
+	reply, err := w.send(ctx, w.Queue.Store.Get(store.AllPayloads, wanted...))
 	if err != nil {
 		return err
 	}
@@ -258,10 +294,13 @@ func (w *Worker) look(ctx context.Context, part []*periodicTask) error {
 // move moves a task that is due at a wrong time, unless it has changed since it was looked at.
 func (p *periodicTask) move(ctx context.Context, receipt float64, from, to occurrence) error {
 	if from == to {
+		if !p.doubted.IsZero() { // it is asked again at the next look
+			return nil
+		}
 		p.expected.Store(math.Float64bits(receipt))
 		return nil
 	}
-	item := store.Item{ID: p.ID, Receipt: store.ScoreText(receipt), Disposition: store.Disposition{Action: store.Snooze, Next: p.next(to)}}
+	item := store.Item{ID: p.ID, Receipt: store.ScoreText(receipt), Disposition: store.Disposition{Action: store.Again, Next: p.next(to)}}
 	_, err := p.worker.send(ctx, p.worker.Queue.Store.Report([]store.Item{item}))
 	return err
 }

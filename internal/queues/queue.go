@@ -40,7 +40,7 @@ type Queue struct {
 
 	client  *watch.Client
 	watcher *watch.Watcher
-	keeper  keeper
+	renewer *lease.Renewer // of calls of KeepAlive; its loop ends when it has nothing to do
 
 	enqueues *committer[store.Enqueue]
 	dequeues *committer[[]store.Item]
@@ -54,7 +54,7 @@ type Queue struct {
 // New returns the queue with that name and main key. It starts nothing.
 func New(client *watch.Client, name, key string, o Options) *Queue {
 	q := &Queue{Name: name, Options: o, Executor: client.Executor, client: client}
-	q.Store = store.NewQueue(client.Scripts, key, o.QueueOptions)
+	q.Store, q.renewer = store.NewQueue(client.Scripts, key, o.QueueOptions), lease.NewRenewer(q.Executor)
 	q.watcher = client.Watcher(q.Store, o.Poll)
 	q.enqueues, q.dequeues, q.claims = newCommitter(q, q.commitEnqueues), newCommitter(q, q.commitDequeues), newCommitter(q, q.commitClaims)
 	return q
@@ -90,8 +90,8 @@ func ask[T any](ctx context.Context, q *Queue, r redisexec.Request, decode func(
 	return answer, err
 }
 
-// change carries out a request whose reply says nothing.
-func (q *Queue) change(ctx context.Context, r redisexec.Request) error {
+// Change carries out a request whose reply says nothing.
+func (q *Queue) Change(ctx context.Context, r redisexec.Request) error {
 	_, err := ask(ctx, q, r, func(any) (struct{}, error) { return struct{}{}, nil })
 	return err
 }
@@ -105,22 +105,6 @@ func (q *Queue) Cancel(ctx context.Context, id string) (store.State, error) {
 // Reschedule has a task due in d, and reports whether there was one.
 func (q *Queue) Reschedule(ctx context.Context, id string, d time.Duration) (bool, error) {
 	return ask(ctx, q, q.Store.Reschedule(id, d), store.DecodeRescheduled)
-}
-
-// Purge removes all tasks.
-func (q *Queue) Purge(ctx context.Context) error { return q.change(ctx, q.Store.Purge()) }
-
-// Pause pauses the queue for d, or without an end for 0.
-func (q *Queue) Pause(ctx context.Context, d time.Duration) error {
-	return q.change(ctx, q.Store.Pause(d))
-}
-
-// Resume ends a pause.
-func (q *Queue) Resume(ctx context.Context) error { return q.change(ctx, q.Store.Resume()) }
-
-// Limit sets the queue's limits.
-func (q *Queue) Limit(ctx context.Context, l store.Limits) error {
-	return q.change(ctx, q.Store.Limit(l))
 }
 
 // Revive puts dead letters back into the queue. It returns how many it has.
@@ -166,38 +150,30 @@ func (q *Queue) Get(ctx context.Context, id string, p store.Payloads) (store.Inf
 	})
 }
 
-// List returns the first n tasks of a list behind one, and the error that ends them.
-func (q *Queue) List(ctx context.Context, s store.State, after store.Cursor, n int, p store.Payloads) iter.Seq2[store.Info, error] {
-	return pages(ctx, q, after, n, func(after store.Cursor, n int) redisexec.Request {
-		return q.Store.List(s, after, n, p)
-	}, func(value any) (store.Cursor, []store.Info, error) { return store.DecodeListed(s, value) })
-}
-
 // Peek returns the first n due tasks, and those read before beside an error.
 func (q *Queue) Peek(ctx context.Context, n int) (tasks []store.Task, err error) {
-	for t, err := range pages(ctx, q, store.Cursor{}, n, q.Store.Peek, store.DecodePeeked) {
+	l := store.Listing{State: store.StateDue, Payloads: store.AllPayloads, Moves: "moves"}
+	for t, err := range q.List(ctx, l, store.Cursor{}, n) {
 		if err != nil {
 			return tasks, err
 		}
-		tasks = append(tasks, t)
+		tasks = append(tasks, t.Task)
 	}
 	return tasks, nil
 }
 
-// pages returns the first n tasks of a list behind one, and the error that ends them. It reads them
+// List returns the first n tasks of a list behind one, and the error that ends them. It reads them
 // page by page, as they are taken.
-func pages[T any](ctx context.Context, q *Queue, after store.Cursor, n int, request func(after store.Cursor, n int) redisexec.Request,
-	decode func(value any) (store.Cursor, []T, error),
-) iter.Seq2[T, error] {
-	return func(yield func(T, error) bool) {
+func (q *Queue) List(ctx context.Context, l store.Listing, after store.Cursor, n int) iter.Seq2[store.Info, error] {
+	return func(yield func(store.Info, error) bool) {
 		for left, after := n, after; left > 0; {
-			reply, err := q.Executor.Run(ctx, request(after, min(left, store.MaxGroup)))
-			var page []T
+			reply, err := q.Executor.Run(ctx, q.Store.List(l, after, min(left, store.MaxGroup)))
+			var page []store.Info
 			if err == nil {
-				after, page, err = decode(reply.Value)
+				after, page, err = store.DecodeListed(l.State, reply.Value)
 			}
 			if err != nil {
-				yield(*new(T), err)
+				yield(store.Info{}, err)
 				return
 			}
 			for _, t := range page {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/lease"
@@ -21,7 +20,7 @@ func (q *Queue) Settle(ctx context.Context, items []store.Item) (stale []string,
 		reply, err := q.runSettle(ctx, part)
 		var answers []store.Answer
 		if err == nil {
-			answers, err = decodeSettled(reply.Value, part)
+			answers, err = store.DecodeReport(reply.Value, part)
 		}
 		if err != nil {
 			return stale, err
@@ -53,25 +52,7 @@ func (q *Queue) runSettle(ctx context.Context, items []store.Item) (redisexec.Re
 	for _, i := range items {
 		bytes += len(i.ID)
 	}
-	first := sendFirst(ctx, q, q.dequeues, items, len(items), bytes, q.Store.Settle)
-	return finish(ctx, q, first, items, q.Store.Settle)
-}
-
-// decodeSettled decodes what a script says of the tasks whose leases it was to end.
-func decodeSettled(value any, items []store.Item) ([]store.Answer, error) {
-	if items[0].Disposition.Settler() != store.ByExchange {
-		return store.DecodeReport(value, items)
-	}
-	x, err := decodeExchange(value, len(items))
-	return x.Answers, err
-}
-
-// decodeExchange decodes a reply of exchange.lua, or returns a call's part of a group's reply.
-func decodeExchange(value any, finished int) (store.Exchanged, error) {
-	if x, ok := value.(store.Exchanged); ok {
-		return x, nil
-	}
-	return store.DecodeExchange(value, finished)
+	return merged(ctx, q, q.dequeues, items, len(items), bytes, q.Store.Settle)
 }
 
 // commitDequeues sends a group of Dequeue calls, those with the same receipt together.
@@ -140,15 +121,13 @@ func (q *Queue) Keep(ctx context.Context, item store.Item, ttl time.Duration) (h
 	if !k.lease.Valid() {
 		return nil, nil, errLateExtension
 	}
-	renewer := q.keeper.enter(q.Executor)
-	renewer.Add(k)
+	q.renewer.Add(k)
 	held, cancel := context.WithCancelCause(lease.WithHolding(ctx, &k.lease))
 	ended := k.lease.Context()
 	stop := context.AfterFunc(ended, func() { cancel(context.Cause(ended)) })
 	return held, func() error {
 		stop()
-		renewer.Forget(k)
-		q.keeper.exit(renewer)
+		q.renewer.Forget(k)
 		k.lease.End(nil)
 		cancel(nil)
 		return k.lease.Cause()
@@ -191,31 +170,4 @@ func (k *kept) HandleExtension(sent time.Time, r redisexec.Result) bool {
 		k.lease.End(lease.ErrLost)
 	}
 	return false
-}
-
-// keeper has the renewer of a queue's calls of KeepAlive. There is one only while there are
-// such calls, so that its loop ends with the last of them.
-type keeper struct {
-	mu      sync.Mutex // guards what follows
-	renewer *lease.Renewer
-	calls   int
-}
-
-func (k *keeper) enter(executor *redisexec.Executor) *lease.Renewer {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.calls == 0 {
-		k.renewer = lease.NewRenewer(executor)
-	}
-	k.calls++
-	return k.renewer
-}
-
-func (k *keeper) exit(renewer *lease.Renewer) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.calls--; k.calls == 0 {
-		renewer.Close()
-		k.renewer = nil
-	}
 }

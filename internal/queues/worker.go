@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"runtime/debug"
 	"slices"
@@ -29,7 +30,8 @@ type Worker struct {
 	Queue    *Queue
 	Loop     taskloop.Queue // how the loop is to work; Run fills in Client, Source and Policy
 	Label    string
-	Periodic []Periodic // with IDs that differ
+	Limits   store.Limits // that the queue is to have if none have been set; zero for none
+	Periodic []Periodic   // with IDs that differ
 
 	periodic
 	presence
@@ -50,8 +52,9 @@ func Run(ctx context.Context, workers []*Worker, c taskloop.Config) *taskloop.Un
 		w.startPeriodic()
 		w.Loop.Client, w.Loop.Source, w.Loop.Policy = w.Queue.client, w, w
 		c.Queues = append(c.Queues, w.Loop)
-		if ctx.Err() == nil {
-			ends = append(ends, w.Queue.tellCanceled(canceled))
+		if n, channel := w.Queue.client.Notifier, w.Queue.Store.CanceledChannel(); ctx.Err() == nil {
+			listener := n.JoinMessages(canceled, channel)
+			ends = append(ends, func() { n.Leave(channel, listener) })
 		}
 		if len(w.tasks) > 0 {
 			ends = append(ends, background.Start(ctx, w.keepPeriodic))
@@ -85,66 +88,56 @@ func (w *Worker) Decide(ctx context.Context, t store.Task, err error) store.Disp
 	return w.conclude(t, w.Handler.Decide(ctx, t, err))
 }
 
-// tellCanceled has the IDs of tasks told that are cancelled while they are leased, and returns what
-// ends that.
-func (q *Queue) tellCanceled(to chan string) (end func()) {
-	listener := q.client.Notifier.JoinMessages(to, q.Store.CanceledChannel())
-	return func() { q.client.Notifier.Leave(q.Store.CanceledChannel(), listener) }
-}
-
 // Exchange sends reports and a claim in one pipeline. Tasks are finished by the script that
 // claims. If the server rejects that, there is one script for each: to be denied what claims is
 // no reason not to finish.
 //
 // Nothing bounds it here: the run loop gives up the wait for it.
-func (w *Worker) Exchange(reports []taskloop.Report, claim int) ([]taskloop.ReportResult, taskloop.ClaimResult) {
-	q, results := w.Queue, make([]taskloop.ReportResult, len(reports))
+func (w *Worker) Exchange(reports []taskloop.Report, claim int) (results []taskloop.ReportResult, claimed taskloop.ClaimResult) {
+	q, apart := w.Queue, reports
+	var finish []store.Item // the tasks of the first report, if the claim's script finishes them
+	if claim > 0 && len(reports) > 0 && reports[0].Settler == store.ByExchange {
+		finish, apart = reports[0].Items, reports[1:]
+	}
 	requests := make([]redisexec.Request, 0, len(reports)+1)
-	var finish []store.Item // tasks that the claim's script finishes,
-	joined := -1            // which this report is of
-	for i, r := range reports {
-		if r.Settler == store.ByExchange && claim > 0 {
-			finish, joined = r.Items, i
-		} else {
-			requests = append(requests, q.Store.Report(r.Items))
-		}
+	for _, r := range apart {
+		requests = append(requests, q.Store.Report(r.Items))
+	}
+	claiming := func(finish []store.Item) redisexec.Request {
+		return q.claiming(finish, claim, w.Loop.Lease, w.saying.ID)
 	}
 	if claim > 0 {
-		requests = append(requests, q.claiming(finish, claim, w.Loop.Lease, w.saying.ID))
+		requests = append(requests, claiming(finish))
 	}
 	defer q.Executor.Suspect()()
 	mark, sent := q.watcher.Mark(), time.Now()
 	answers := q.Executor.SendAll(context.Background(), requests)
-	claimed := answers[len(answers)-1]
-	if finish != nil && claimed.Outcome == redisexec.Rejected {
-		apart := q.Executor.SendAll(context.Background(), []redisexec.Request{
-			q.Store.Report(finish), q.claiming(nil, claim, w.Loop.Lease, w.saying.ID),
-		})
-		answers, claimed = slices.Insert(answers, joined, apart[0]), apart[1]
-		finish, joined = nil, -1
+	if last := len(answers) - 1; finish != nil && answers[last].Outcome == redisexec.Rejected {
+		two := q.Executor.SendAll(context.Background(), []redisexec.Request{q.Store.Report(finish), claiming(nil)})
+		answers = append(slices.Insert(answers[:last], 0, two[0]), two[1])
+		finish, apart = nil, reports
 	}
-	var x store.Exchanged
-	result := taskloop.ClaimResult{Outcome: claimed.Outcome, Err: claimed.Err}
-	if claim > 0 && claimed.Outcome == redisexec.Done {
-		x, result.Err = store.DecodeExchange(claimed.Value, len(finish))
-	}
-	for i, r := range reports {
-		if i == joined {
-			results[i] = taskloop.ReportResult{Outcome: result.Outcome, Answers: x.Answers, Err: result.Err}
-			continue
+	results = make([]taskloop.ReportResult, 0, len(reports))
+	if claim > 0 {
+		answer := answers[len(answers)-1]
+		claimed = taskloop.ClaimResult{Outcome: answer.Outcome, Err: answer.Err}
+		if answer.Outcome == redisexec.Done {
+			claimed.Exchanged, claimed.Err = store.DecodeExchange(answer.Value, len(finish))
 		}
-		results[i], answers = decodeReport(answers[0], r.Items), answers[1:]
+	}
+	if finish != nil {
+		results = append(results, taskloop.ReportResult{Outcome: claimed.Outcome, Answers: claimed.Answers, Err: claimed.Err})
+	}
+	for i, r := range apart {
+		results = append(results, decodeReport(answers[i], r.Items))
 	}
 	switch {
-	case claim == 0:
-		return results, taskloop.ClaimResult{}
-	case result.Err != nil:
-		result.Err = fmt.Errorf("claim: %w", result.Err)
-		return results, result
+	case claimed.Err != nil:
+		claimed.Err = fmt.Errorf("claim: %w", claimed.Err)
+	case claim > 0:
+		q.watcher.Claimed(mark, sent, claimed.Head, len(claimed.Tasks) > 0)
 	}
-	q.watcher.Claimed(mark, sent, x.Head, len(x.Tasks) > 0)
-	result.Tasks, result.More, result.Limited, result.Receipt, result.Head = x.Tasks, x.More, x.Limited, x.Receipt, x.Next
-	return results, result
+	return results, claimed
 }
 
 // decodeReport says what became of tasks whose leases were to end.
@@ -181,16 +174,19 @@ func (w *Worker) Wait(ctx context.Context) error {
 func (w *Worker) Start(job redisexec.Job) { w.Queue.Executor.Start(job) }
 
 const (
-	// sayEvery is how often a worker says that it lives, at least, unless it polls less often. Its
-	// word counts for sayLasts times as long.
+	// sayEvery is how often a worker says that it lives, at least, unless it polls less often, and
+	// sayRarest how often then. Its word counts for sayLasts times as long: scripts that read it know
+	// that this is three hours at most.
 	sayEvery  = 15 * time.Second
-	sayRarest = 8 * time.Hour
+	sayRarest = time.Hour
 	// sayAgain is how soon it says so again while its queue has more to be dropped or forgotten:
-	// seen.lua does that, in bounded steps.
+	// presence.lua does that, in bounded steps.
 	sayAgain = 250 * time.Millisecond
 	sayLasts = 3
 	// workerIDLength is how long an ID of a worker is: 40 random bits.
 	workerIDLength = 8
+	// limitEvery is how often a worker looks whether its queue has limits, about.
+	limitEvery = 50 * time.Second
 	// sayFor bounds each try, and partFor the last one, for which Run waits.
 	sayFor  = 5 * time.Second
 	partFor = 250 * time.Millisecond
@@ -198,26 +194,25 @@ const (
 
 // Presence is a worker that runs, as it says of itself: the root's WorkerInfo.
 type Presence struct {
-	ID, Label, Host, Version    string
-	PID                         int
-	Concurrency, Running, Stuck int
-	Started, Seen               time.Time
+	ID          string    `json:"id"`
+	Label       string    `json:"label,omitempty"`
+	Host        string    `json:"host"`
+	Version     string    `json:"version"`
+	PID         int       `json:"pid"`
+	Concurrency int       `json:"concurrency"`
+	Running     int       `json:"running"`
+	Stuck       int       `json:"stuck"`
+	Started     time.Time `json:"-"` // see saying
+	Seen        time.Time `json:"-"`
 }
 
 // Workers returns the workers that run, of all processes.
 func (q *Queue) Workers(ctx context.Context) ([]Presence, error) {
 	return ask(ctx, q, q.Store.Workers(), func(value any) (workers []Presence, err error) {
 		said, err := store.DecodeWorkers(value)
-		at := map[string]int{}
 		for _, s := range said {
-			w, ok := presenceIn(s.Text, s.Until)
-			switch i, again := at[w.ID]; {
-			case !ok: // not the library's
-			case again: // it does not know whether an earlier one was noted
-				workers[i] = w
-			default:
-				at[w.ID] = len(workers)
-				workers = append(workers, w)
+			if w, ok := presenceIn(s.Text, s.Until); ok { // the last that it has said: it does not know whether an earlier one was noted
+				workers = append(slices.DeleteFunc(workers, func(other Presence) bool { return other.ID == w.ID }), w)
 			}
 		}
 		return workers, err
@@ -226,16 +221,9 @@ func (q *Queue) Workers(ctx context.Context) ([]Presence, error) {
 
 // saying is what a worker says of itself, as it is stored.
 type saying struct {
-	ID          string `json:"id"`
-	Label       string `json:"label,omitempty"`
-	Host        string `json:"host"`
-	Version     string `json:"version"`
-	PID         int    `json:"pid"`
-	Concurrency int    `json:"concurrency"`
-	Running     int    `json:"running"`
-	Stuck       int    `json:"stuck"`
-	Started     int64  `json:"started"` // Unix milliseconds
-	Counts      int64  `json:"counts"`  // for how many seconds
+	Presence
+	Since  int64 `json:"started"` // Unix milliseconds
+	Counts int64 `json:"counts"`  // for how many seconds
 }
 
 // presenceIn returns the worker that has said this, which counts until then, and whether it is one.
@@ -244,39 +232,39 @@ func presenceIn(text string, until float64) (w Presence, ok bool) {
 	if json.Unmarshal([]byte(text), &s) != nil || s.ID == "" {
 		return w, false
 	}
-	return Presence{
-		ID: s.ID, Label: s.Label, Host: s.Host, Version: s.Version, PID: s.PID, Concurrency: s.Concurrency,
-		Running: s.Running, Stuck: s.Stuck, Started: time.UnixMilli(s.Started), Seen: store.TimeOf(until - float64(s.Counts)),
-	}, true
+	s.Started, s.Seen = time.UnixMilli(s.Since), store.TimeOf(until-float64(s.Counts))
+	return s.Presence, true
 }
 
 // presence is what a worker that runs says of itself, with its ID. The script that takes it also
 // keeps the counts of the queue, and drops and forgets what the queue's options do not allow.
 type presence struct {
 	saying saying
-	before []string // what it may have said before
+	before []string // what it has said, as long as that counts
 }
 
-// startPresence has workers seen: one goroutine for each client. What it returns ends them, and
-// waits for that.
+// startPresence has workers seen, and their queues limited before anything is claimed: one
+// goroutine for each client. What it returns ends them, and waits for that.
 func startPresence(ctx context.Context, workers []*Worker) (stop func()) {
 	byClient := map[*watch.Client]present{}
 	for _, w := range workers {
 		byClient[w.Queue.client] = append(byClient[w.Queue.client], w)
 	}
 	var keeps []func(ctx context.Context)
+	var limiting sync.WaitGroup
 	for _, ws := range byClient {
+		limiting.Go(func() { ws.limit(ctx) }) // it ends with the answer, or after sayFor; limiting waits for it
 		keeps = append(keeps, ws.keep)
 	}
+	limiting.Wait()
 	return background.Start(ctx, keeps...)
 }
 
 // introduce gives a worker that begins to run its ID.
 func (w *Worker) introduce() {
 	host, _ := os.Hostname()
-	w.saying = saying{
-		ID: rand.Text()[:workerIDLength], Label: w.Label, Host: host, Version: libraryVersion(), PID: os.Getpid(), Started: time.Now().UnixMilli(),
-	}
+	self := Presence{ID: rand.Text()[:workerIDLength], Label: w.Label, Host: host, Version: libraryVersion(), PID: os.Getpid()}
+	w.saying = saying{Presence: self, Since: time.Now().UnixMilli()}
 }
 
 // seen returns the request that says how the worker is, or that it has ended.
@@ -288,21 +276,10 @@ func (w *Worker) seen(hasEnded bool) redisexec.Request {
 		text, _ := json.Marshal(w.saying) // of strings and numbers: it never fails
 		said = string(text)
 	}
-	r := w.Queue.Store.Seen(w.saying.Counts, said, w.before)
-	if said != "" {
-		w.before = append(w.before, said)
-	}
+	r := w.Queue.Store.Presence(w.saying.Counts, said, w.before)
+	w.before = append(w.before, said)
+	w.before = w.before[max(len(w.before)-sayLasts-1, 0):]
 	return r
-}
-
-// noted notes whether the server has what was said last.
-func (p *presence) noted(r redisexec.Result) {
-	const most = 4 // what was said before is over
-	if last := len(p.before) - 1; last >= 0 && r.Outcome == redisexec.Done {
-		p.before = p.before[last:]
-	} else if last >= most {
-		p.before = p.before[1:]
-	}
 }
 
 // present are workers of one client that run.
@@ -321,14 +298,41 @@ func (ws present) keep(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	for ctx.Err() == nil {
+	for limited := time.Now(); ctx.Err() == nil; {
 		next := time.Now().Add(every - backoff.Half(every/4)) // those of a fleet that has started at once come apart
+		if time.Since(limited) > limitEvery {
+			limited = time.Now()
+			ws.limit(ctx)
+		}
 		for left := ws.say(ctx, sayFor, false); len(left) > 0 && time.Until(next) > 0; left = left.say(ctx, sayFor, false) {
 			backoff.Sleep(ctx, sayAgain)
 		}
 		backoff.Sleep(ctx, time.Until(next))
 	}
 	ws.say(context.WithoutCancel(ctx), partFor, true)
+}
+
+// limit sets the limits of those queues for which none have been set: a server that has lost its
+// data has none.
+func (ws present) limit(ctx context.Context) {
+	limited := slices.DeleteFunc(slices.Clone(ws), func(w *Worker) bool { return w.Limits == store.Limits{} })
+	if len(limited) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, sayFor)
+	defer cancel()
+	requests := make([]redisexec.Request, len(limited))
+	for i, w := range limited {
+		requests[i] = w.Queue.Store.LimitIfUnset(w.Limits)
+	}
+	for i, r := range limited[0].Queue.Executor.Pipeline(ctx, requests) {
+		switch log := limited[i].Loop.Log; {
+		case r.Value == int64(1):
+			log.Info("sluice: the queue had no limits, and has those of this worker now")
+		case r.Outcome != redisexec.Done && ctx.Err() == nil:
+			log.Warn("sluice: worker cannot see to the queue's limits", slog.String("error", r.Err.Error()))
+		}
+	}
 }
 
 // say says how all are, or that they have ended, in one pipeline. What fails is said again at the
@@ -341,9 +345,6 @@ func (ws present) say(ctx context.Context, within time.Duration, haveEnded bool)
 		requests[i] = w.seen(haveEnded)
 	}
 	for i, r := range ws[0].Queue.Executor.Pipeline(ctx, requests) {
-		if !haveEnded {
-			ws[i].noted(r)
-		}
 		if r.Value == int64(1) {
 			left = append(left, ws[i])
 		}

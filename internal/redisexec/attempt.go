@@ -50,10 +50,11 @@ func (e *Executor) attempt(ctx context.Context, r Request, try int) Result {
 	if r.Detached {
 		a.ctx = context.WithoutCancel(ctx)
 	}
-	a.answered = e.channel()
+	a.answered, _ = e.answers.Get().(chan struct{})
 	var over <-chan time.Time // never, without an Until or a bound
 	if until := r.until(try); !until.IsZero() {
-		timer := e.startTimer(until)
+		timer, _ := e.timers.Get().(*time.Timer)
+		timer.Reset(time.Until(until))
 		defer e.stopTimer(timer)
 		over = timer.C
 	}
@@ -102,31 +103,13 @@ func (a *attempt) enter() *place {
 
 // sendHere sends the request from the caller's goroutine, unless it goes into a pipeline.
 func (a *attempt) sendHere() Result {
-	a.answered = a.executor.channel()
+	a.answered, _ = a.executor.answers.Get().(chan struct{})
 	if a.enter() == nil {
 		a.Run()
 	}
 	<-a.answered
 	a.executor.answers.Put(a.answered)
 	return a.result
-}
-
-// channel returns one on which a caller learns that there is a result.
-func (e *Executor) channel() chan struct{} {
-	if c, ok := e.answers.Get().(chan struct{}); ok {
-		return c
-	}
-	return make(chan struct{}, 1)
-}
-
-// startTimer returns a timer for a time. It is given back to stopTimer.
-func (e *Executor) startTimer(at time.Time) *time.Timer {
-	timer, ok := e.timers.Get().(*time.Timer)
-	if !ok {
-		return time.NewTimer(time.Until(at))
-	}
-	timer.Reset(time.Until(at))
-	return timer
 }
 
 func (e *Executor) stopTimer(timer *time.Timer) {
@@ -157,28 +140,20 @@ func (a *attempt) end() {
 	if a.lane != nil {
 		defer a.lane.Exit()
 	}
-	a.settle()
-}
-
-// settle deals with the result if the caller has left.
-func (a *attempt) settle() {
-	if a.settled.CompareAndSwap(false, true) {
+	switch {
+	case a.settled.CompareAndSwap(false, true):
 		a.answered <- struct{}{}
-		return
-	}
-	if a.request.OnUnknown != nil {
+	case a.request.OnUnknown != nil: // the caller has left
 		a.request.OnUnknown(a.result.Outcome != Unknown)
 	}
 }
 
 // answersInTime waits for a reply that comes within ReplyGrace.
 func (a *attempt) answersInTime() bool {
-	timer := time.NewTimer(ReplyGrace)
-	defer timer.Stop()
 	select {
 	case <-a.answered:
 		return true
-	case <-timer.C:
+	case <-time.After(ReplyGrace):
 		return false
 	}
 }
@@ -186,8 +161,8 @@ func (a *attempt) answersInTime() bool {
 // sendScript sends the request by the digest of its script, or else in full.
 func (a *attempt) sendScript() error {
 	err := a.process(a.request.Args)
-	if a.request.isUnknown(err) {
-		err = a.sendUnknown()
+	if a.request.lacksScript(err) {
+		err = a.sendWithSource()
 	}
 	return err
 }

@@ -7,14 +7,14 @@ import (
 )
 
 // refreshTopology makes a Cluster's client ask again which server keeps which slots,
-// when a command had no reply.
+// when a command had no reply, or the server could not serve it.
 //
 // go-redis asks when it receives MOVED, which a dead node never sends, or once a minute;
 // until then it misses a replica that has been promoted. It asks in the background, one
 // question at a time. An autopipeline gives no access to this: behind one, it takes up
 // to a minute.
 func (e *Executor) refreshTopology(r Result) Result {
-	if r.Outcome == Unknown || r.Outcome == NotSent {
+	if r.Outcome == Unknown || r.Outcome == NotSent || r.Outcome == Unavailable {
 		e.RefreshTopology()
 	}
 	return r

@@ -47,11 +47,11 @@ type Executor struct {
 	senders  background.Group
 	jobs     chan Job // to a sender that is idle
 	closed   chan struct{}
-	timers   sync.Pool // of *time.Timer, stopped: one for each request with an Until costs too much
+	timers   sync.Pool // of *time.Timer: one for each request with an Until costs too much
 	answers  sync.Pool // of chan struct{}, empty: for attempt.answered
-	single   bool      // see isSingle
+	single   bool      // the client talks to one server, as far as its type says
 	lanes    lanes
-	loads    loads
+	loads    sync.Map // of chan struct{}, by load: it is closed when the server has answered
 	// longestWait is how long replicas may be waited for, so that the client does not take the
 	// connection for dead.
 	longestWait time.Duration
@@ -59,80 +59,14 @@ type Executor struct {
 
 // New returns an executor on rdb, which stays the caller's to close. It starts nothing.
 func New(rdb redis.UniversalClient) *Executor {
+	_, single := rdb.(interface{ Options() *redis.Options })
 	return &Executor{
 		rdb: rdb, jobs: make(chan Job), closed: make(chan struct{}),
-		single: isSingle(rdb), lanes: lanes{byKey: map[laneKey]*lane{}},
-		loads: loads{underWay: map[load]chan struct{}{}}, longestWait: longestWait(rdb),
+		timers:  sync.Pool{New: func() any { return time.NewTimer(time.Hour) }},
+		answers: sync.Pool{New: func() any { return make(chan struct{}, 1) }},
+		single:  single, lanes: lanes{byKey: map[laneKey]*lane{}}, longestWait: longestWait(rdb),
 	}
 }
-
-// Request is a command, and how it may be handled.
-type Request struct {
-	// Script is the script that Args call by its digest; nil for a plain command.
-	Script *Script
-	// Args is the command as it is sent.
-	Args []any
-	// Retry says what may be done when a reply is lost.
-	Retry RetryPolicy
-	// Repeat, if set, returns the arguments with which the request is sent again after its reply
-	// was lost, whatever Retry says: others, so that what is carried out late is told from it.
-	Repeat func() []any
-	// SecondIsSpare says that the script can do without its second key: where a slot of a Cluster
-	// is on its way to another server, and each has some of the keys (TRYAGAIN), the request is
-	// sent again without it. A third key then has its place, too.
-	SecondIsSpare bool
-	// Small says that the request may share a pipeline with others: it and its reply are short,
-	// and it takes the server microseconds.
-	Small bool
-	// Replicas, if positive, is how many replicas are to acknowledge what the request writes,
-	// and ReplicaWait for how long that is waited for, and a tick of the server more (100ms by
-	// default). It is shorter for a client that waits less for a reply, and is halved until it ends
-	// before the caller leaves: see AnsweredBy. The outcome does not depend on it; Shortfall says
-	// whether they have.
-	Replicas    int
-	ReplicaWait time.Duration
-	// Mark is a script that writes and changes nothing, if the request may find nothing to do: it
-	// is run behind the request, so that the replicas have what was done before. See replicas.go.
-	Mark *Request
-	// Detached has the request sent even if its context has ended.
-	Detached bool
-	// Until, if set, is when the caller leaves, whether its context has ended or not.
-	Until time.Time
-	// Stop, if set, ends the request when it is closed, as the end of the context does.
-	// The error is ErrStopped.
-	Stop <-chan struct{}
-	// Outage, if set, makes the request persistent: when it could not be sent, it is tried
-	// again as if the server had said that it is unavailable.
-	Outage *Outage
-	// Bounded has each attempt that has had no reply for MaxQuiet count as Unknown, and one that
-	// may be repeated sooner at first. It is for loops. There is no OnUnknown then: an attempt that
-	// was left may end after another one was answered.
-	Bounded bool
-	// Arrived is since when the caller of a persistent request has waited; see
-	// [Outage.Arrival].
-	Arrived time.Time
-	// OnUnknown, if set, is called when the request's effect may have come, or may
-	// still come, after Run returned without a reply: at once, and again when the attempt that
-	// the caller has left has ended.
-	// It undoes what the request may have done without its caller knowing. over says that the
-	// server has answered since, or was sent nothing: what is to come has come.
-	OnUnknown func(over bool)
-
-	first *Result // of an attempt that was made elsewhere, if not nil
-}
-
-// isReplicated reports whether replicas are to acknowledge the request.
-func (r Request) isReplicated() bool { return r.Replicas > 0 }
-
-// RetryPolicy says what may be done when the reply to a request is lost.
-type RetryPolicy int
-
-// The retry policies.
-const (
-	Never      RetryPolicy = iota // a lost reply is ErrUnknown
-	Idempotent                    // it is sent again; the script's header says why that is safe
-	ReadOnly                      // it is sent again, and changes nothing in any case
-)
 
 // Reply is what the server answered to a request.
 type Reply struct {
@@ -201,7 +135,7 @@ func (e *Executor) Run(ctx context.Context, r Request) (Reply, error) {
 			}
 		case !result.isTransient():
 			r.Outage.End()
-			return reply, fail(r, &reply, result.Err, false)
+			return reply, fail(r, &reply, result.Err, result.isRefused())
 		case r.ended(ctx) != nil && !r.Detached:
 			// It may have been the end of ctx that kept it from being sent: then the attempt before
 			// says what did.
@@ -215,7 +149,7 @@ func (e *Executor) Run(ctx context.Context, r Request) (Reply, error) {
 		default:
 			transient = result.Err
 		}
-		r.pause(ctx, try)
+		r.Pause(ctx, try)
 	}
 }
 
@@ -239,16 +173,6 @@ func (r Request) overBefore(ctx context.Context, try int) error {
 
 // errTooLate is the error of a request that had no reply at its Until.
 var errTooLate = errors.New("no reply in time")
-
-// pause is Pause, until Until at the most, or until Stop is closed.
-func (r Request) pause(ctx context.Context, try int) {
-	if !r.Until.IsZero() {
-		bounded, cancel := context.WithDeadline(ctx, r.Until)
-		defer cancel()
-		ctx = bounded
-	}
-	pause(ctx, r.Stop, try)
-}
 
 // ended returns why the request is to be given up, or nil.
 func (r Request) ended(ctx context.Context) error {
@@ -281,18 +205,17 @@ func fail(r Request, reply *Reply, err error, unavailable bool) error {
 	return fmt.Errorf("%w: %w", ErrUnknown, err)
 }
 
-// Pause waits before the next try (0 is the first), or until ctx ends: exponential
-// backoff with full jitter.
-func Pause(ctx context.Context, try int) { pause(ctx, nil, try) }
-
-// pause is Pause, which the closing of stop ends too.
-func pause(ctx context.Context, stop <-chan struct{}, try int) {
-	timer := time.NewTimer(backoffLeast + backoff.Full(backoff.Exponential(backoffFirst, backoffLast, try)))
-	defer timer.Stop()
+// Pause waits before the next try (0 is the first), until ctx ends or Stop is closed, or until Until
+// at the most: exponential backoff with full jitter.
+func (b Bounds) Pause(ctx context.Context, try int) {
+	pause := backoffLeast + backoff.Full(backoff.Exponential(backoffFirst, backoffLast, try))
+	if !b.Until.IsZero() {
+		pause = min(pause, time.Until(b.Until))
+	}
 	select {
-	case <-timer.C:
+	case <-time.After(pause):
 	case <-ctx.Done():
-	case <-stop:
+	case <-b.Stop:
 	}
 }
 

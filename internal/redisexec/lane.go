@@ -5,8 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/sluice-go/sluice/internal/groupcommit"
 )
 
@@ -102,10 +100,4 @@ func (e *Executor) sendShared(places []*place) {
 	// The context is no caller's, since it must end with none of them; it has the values of
 	// the first one's, for the client's hooks.
 	results = e.SendAll(context.WithoutCancel(attempts[0].ctx), requests)
-}
-
-// isSingle reports whether a client talks to one server, as far as its type says.
-func isSingle(rdb redis.UniversalClient) bool {
-	_, single := rdb.(interface{ Options() *redis.Options })
-	return single
 }

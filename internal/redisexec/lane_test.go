@@ -28,7 +28,14 @@ const (
 
 // small returns a request that may share a pipeline.
 func small(args ...any) Request {
-	return Request{Args: append([]any{"set", "key"}, args...), Small: true}
+	return smallOf("key", args...)
+}
+
+// smallOf is small for a key.
+func smallOf(key string, args ...any) Request {
+	r := Plain(append([]any{"set", key}, args...)...)
+	r.Small = true
+	return r
 }
 
 // laneTest is an executor whose lane is busy, so that what comes waits.
@@ -302,10 +309,10 @@ func TestLane_AServerThatHangsCostsTheOthersNothing(t *testing.T) {
 	bubble(t, c, func(t *testing.T, e *Executor) {
 		l := &laneTest{T: t, Executor: e}
 		for range 20 {
-			l.do(t.Context(), Request{Args: []any{"set", "hangs"}, Small: true})
+			l.do(t.Context(), smallOf("hangs"))
 		}
 		for i := range 50 {
-			require.Equal(t, roundTrip, l.do(t.Context(), Request{Args: []any{"set", fmt.Sprint("key", i)}, Small: true})().took)
+			require.Equal(t, roundTrip, l.do(t.Context(), smallOf(fmt.Sprint("key", i)))().took)
 		}
 		l.calls.Wait()
 	})

@@ -2,7 +2,6 @@ package redisexec
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -14,7 +13,7 @@ import (
 // many requests one goes in full:
 //
 //   - of those in one pipeline, the first one (see inFull);
-//   - of those that are sent at the same time, each by itself, also the first one (see loads).
+//   - of those that are sent at the same time, each by itself, also the first one (see sendWithSource).
 
 const (
 	// moreInFull is by how many times as many requests go in full when the script is still not
@@ -31,8 +30,10 @@ type load struct {
 	node   any // see NodeOf
 }
 
-// isUnknown reports whether the error says that the server does not know the request's script.
-func (r Request) isUnknown(err error) bool { return r.Script != nil && isNoScript(err) }
+// lacksScript reports whether the error says that the server does not know the request's script.
+func (r Command) lacksScript(err error) bool {
+	return err != nil && r.Script != nil && redis.HasErrorPrefix(err, "NOSCRIPT") // which allocates
+}
 
 // inFull chooses, of those of the requests, the first n of each script for each server. They go in
 // full, and those behind them in the same pipeline by the digest.
@@ -62,48 +63,24 @@ func newCommand(ctx context.Context, r Request, full bool) *command {
 	return &command{Cmd: redis.NewCmd(ctx, args...)}
 }
 
-// loads are the scripts that attempts take to servers.
-type loads struct {
-	mu       sync.Mutex // guards underWay
-	underWay map[load]chan struct{}
-}
-
-// begin returns true if no other attempt takes the script to the server. The caller does then, and
-// calls end. Otherwise it waits for that attempt, but not for long, since its connection may hang.
-func (s *loads) begin(ctx context.Context, l load) bool {
-	s.mu.Lock()
-	other, found := s.underWay[l]
-	if !found {
-		s.underWay[l] = make(chan struct{})
-	}
-	s.mu.Unlock()
-	if !found {
-		return true
-	}
-	timer := time.NewTimer(loadPatience)
-	defer timer.Stop()
-	select {
-	case <-other:
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-	return false
-}
-
-func (s *loads) end(l load) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	close(s.underWay[l])
-	delete(s.underWay, l)
-}
-
-// sendUnknown sends a request whose script the server does not know.
-func (a *attempt) sendUnknown() error {
-	l := load{a.request.Script, a.executor.NodeOf(a.request.Key())}
-	if a.executor.loads.begin(a.ctx, l) {
-		defer a.executor.loads.end(l) // also if a hook of the client's ends the goroutine
-	} else if err := a.process(a.request.Args); !isNoScript(err) {
-		return err
+// sendWithSource sends a request whose script the server does not know: by its digest once more if
+// another attempt takes the script to the server just now, else in full. The other one may hang.
+func (a *attempt) sendWithSource() error {
+	l, over := load{a.request.Script, a.executor.NodeOf(a.request.Key())}, make(chan struct{})
+	if other, isUnderWay := a.executor.loads.LoadOrStore(l, over); isUnderWay {
+		select {
+		case <-other.(chan struct{}):
+		case <-time.After(loadPatience):
+		case <-a.ctx.Done():
+		}
+		if err := a.process(a.request.Args); !a.request.lacksScript(err) {
+			return err
+		}
+	} else {
+		defer func() { // also if a hook of the client's ends the goroutine
+			a.executor.loads.Delete(l)
+			close(over)
+		}()
 	}
 	return a.process(a.request.inFull())
 }

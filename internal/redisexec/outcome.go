@@ -66,7 +66,7 @@ func (r Result) Final() error {
 	switch {
 	case r.Outcome == Unknown, r.Outcome == Abandoned:
 		return fmt.Errorf("%w: %w", ErrUnknown, r.Err)
-	case r.isTransient():
+	case r.isTransient(), r.isRefused():
 		return fmt.Errorf("%w: %w", ErrUnavailable, r.Err)
 	}
 	return r.Err
@@ -111,21 +111,20 @@ func (c *command) Args() []any {
 
 // classify says what became of the command.
 func (c *command) classify(err error) Result {
-	switch {
-	case err == nil, errors.Is(err, redis.Nil):
+	if err == nil || errors.Is(err, redis.Nil) {
 		return Result{Value: c.Val(), Outcome: Done}
-	case !c.written.Load(), isBeforeTheSend(err):
-		return Result{Outcome: NotSent, Err: fromServer(err)} // perhaps the server's, while the connection was set up
 	}
 	var server redis.Error
+	isAnswer := errors.As(err, &server) // perhaps from when the connection was set up
 	switch {
-	case !errors.As(err, &server):
-		return Result{Outcome: Unknown, Err: withoutReply(err)}
-	case isUnavailable(server):
+	case isAnswer && isUnavailable(server):
 		return Result{Outcome: Unavailable, Err: fromServer(err)}
-	default:
+	case !c.written.Load(), isBeforeTheSend(err):
+		return Result{Outcome: NotSent, Err: fromServer(err)}
+	case isAnswer:
 		return Result{Outcome: Rejected, Err: fromServer(err)}
 	}
+	return Result{Outcome: Unknown, Err: withoutReply(err)}
 }
 
 // isBeforeTheSend recognises the errors of a client that had no connection to send on.
@@ -161,27 +160,59 @@ func isLasting(err error) bool {
 		strings.HasSuffix(err.Error(), dialPanicked):
 		return true
 	case errors.As(err, &server):
-		return !isUnavailable(server) && !strings.HasPrefix(server.Error(), "ERR max number of clients")
+		return !isUnavailable(server)
 	}
 	return false
 }
 
-func isNoScript(err error) bool {
-	return err != nil && redis.HasErrorPrefix(err, "NOSCRIPT")
+// refusals are the answers with which a server carries nothing out for reasons of its own, and may
+// carry out the same command later: how each begins. Those that mostly pass within seconds are
+// [Unavailable], and what was refused is sent again for a while; the others are [Rejected] at once.
+// Both are ErrUnavailable in the end. Any other error is about the command, or its user.
+//
+// Within a script too, nothing was carried out: a server that refuses writes refuses the first one,
+// and what a script has begun it may finish.
+var refusals = map[string]Outcome{
+	"LOADING ":                          Unavailable, // it reads its data, after a start
+	"READONLY ":                         Unavailable, // it is a replica, after a failover
+	"MASTERDOWN ":                       Unavailable, // likewise, without its primary
+	"CLUSTERDOWN ":                      Unavailable, // no server has the slot, in a failover
+	"TRYAGAIN ":                         Unavailable, // the slot is on its way to another server
+	"NOREPLICAS ":                       Unavailable, // a replica starts anew, where min-replicas-to-write asks for one
+	"MISCONF ":                          Unavailable, // it could not save its data; it tries again after five seconds
+	"BUSY ":                             Unavailable, // it runs another program's script
+	"ERR max number of clients reached": Unavailable,
+	"OOM ":                              Rejected, // its memory is full
 }
 
-// isUnavailable recognises the errors that pass: nothing was carried out, and the
-// server may serve the same command in a moment. Redis 6 wraps those that a script
-// meets: "ERR Error running script (...): ...: -READONLY You can't ...".
-func isUnavailable(err error) bool {
+// refusalOf returns what becomes of a command that was answered so, and whether the answer is one
+// of refusals. Redis 6 wraps those that a script meets: "ERR Error running script (...): ...:
+// -READONLY You can't ...".
+func refusalOf(err error) (o Outcome, isOne bool) {
 	text := err.Error()
 	wrapped := strings.HasPrefix(text, "ERR Error running script")
-	for _, code := range []string{"TRYAGAIN", "LOADING", "CLUSTERDOWN", "READONLY", "MASTERDOWN"} {
-		if strings.HasPrefix(text, code) || wrapped && strings.Contains(text, ": -"+code+" ") {
-			return true
+	for code, outcome := range refusals {
+		if strings.HasPrefix(text, code) || wrapped && strings.Contains(text, ": -"+code) {
+			return outcome, true
 		}
 	}
-	return false
+	return Rejected, false
+}
+
+// isUnavailable reports whether an error of a server's passes.
+func isUnavailable(err error) bool {
+	o, _ := refusalOf(err)
+	return o == Unavailable
+}
+
+// isRefused reports whether a server carried nothing out for reasons of its own.
+func (r Result) isRefused() bool {
+	var server redis.Error
+	if !errors.As(r.Err, &server) {
+		return false
+	}
+	_, isOne := refusalOf(server)
+	return isOne
 }
 
 // ErrCorrupt says that the key holds what this library did not write.

@@ -44,16 +44,22 @@ func TestOutcome_OfEachKindOfError(t *testing.T) {
 		"NOPERM this user has no permissions to run the 'set' command":                    Rejected,
 		"WRONGTYPE Operation against a key holding the wrong kind of value":               Rejected,
 		"NOAUTH Authentication required.":                                                 Rejected,
-		"MISCONF Redis is configured to save RDB snapshots":                               Rejected,
+		"MISCONF Redis is configured to save RDB snapshots":                               Unavailable,
+		"NOREPLICAS Not enough good replicas to write.":                                   Unavailable,
+		"ERR max number of clients reached":                                               Unavailable,
+		"BUSYKEY Target key name already exists.":                                         Rejected,
 		"NOSCRIPT No matching script. Please use EVAL.":                                   Rejected,
-		"BUSY Redis is busy running a script.":                                            Rejected,
+		"BUSY Redis is busy running a script.":                                            Unavailable,
 	} {
 		require.Equal(t, want, classified(serverError(text), true).Outcome, text)
 		wrapped := classified(fmt.Errorf("pipeline: %w", serverError(text)), true)
 		if want == Rejected {
 			require.Equal(t, Rejected, wrapped.Outcome, "wrapped by the client: %s", text)
 		}
-		require.Equal(t, NotSent, classified(serverError(text), false).Outcome, "while the connection was set up: %s", text)
+		if want == Rejected {
+			want = NotSent
+		}
+		require.Equal(t, want, classified(serverError(text), false).Outcome, "while the connection was set up: %s", text)
 	}
 	dial := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
 	for _, test := range []struct {

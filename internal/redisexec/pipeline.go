@@ -1,6 +1,7 @@
 package redisexec
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -13,53 +14,32 @@ import (
 // and the pipeline goes on until go-redis's own timeouts at the latest. Nothing is sent if
 // ctx has ended already.
 func (e *Executor) Pipeline(ctx context.Context, requests []Request) []Result {
-	if ctx.Err() != nil {
-		return abandoned(ctx, len(requests))
+	abandoned := func() []Result {
+		return slices.Repeat([]Result{{Outcome: Abandoned, Err: ctx.Err()}}, len(requests))
 	}
-	p := &pipeline{executor: e, ctx: context.WithoutCancel(ctx), requests: requests, answered: make(chan []Result, 1)}
+	if ctx.Err() != nil {
+		return abandoned()
+	}
+	answered := make(chan []Result, 1)
 	defer e.Suspect()()
 	e.underWay.Add()
-	e.Start(p)
+	e.StartFunc(func() {
+		defer e.underWay.Done()
+		results := unanswered(len(requests)) // if a hook of the client's ends the goroutine
+		defer func() { answered <- results }()
+		results = e.SendAll(context.WithoutCancel(ctx), requests)
+	})
 	select {
-	case results := <-p.answered:
+	case results := <-answered:
 		return results
 	case <-ctx.Done():
-		return abandoned(ctx, len(requests))
+		return abandoned()
 	}
-}
-
-// abandoned returns the results of n requests whose caller has left.
-func abandoned(ctx context.Context, n int) []Result {
-	results := make([]Result, n)
-	for i := range results {
-		results[i] = Result{Outcome: Abandoned, Err: ctx.Err()}
-	}
-	return results
-}
-
-// pipeline is a Job.
-type pipeline struct {
-	executor *Executor
-	ctx      context.Context
-	requests []Request
-	answered chan []Result // cap 1
-}
-
-// Run sends the pipeline. If a hook of the client's ends the goroutine, all outcomes are unknown.
-func (p *pipeline) Run() {
-	defer p.executor.underWay.Done()
-	results := unanswered(len(p.requests))
-	defer func() { p.answered <- results }()
-	results = p.executor.SendAll(p.ctx, p.requests)
 }
 
 // unanswered returns the results of n requests whose sender has ended on the way.
 func unanswered(n int) []Result {
-	results := make([]Result, n)
-	for i := range results {
-		results[i] = Result{Outcome: Unknown, Err: ErrPanicked}
-	}
-	return results
+	return slices.Repeat([]Result{{Outcome: Unknown, Err: ErrPanicked}}, n)
 }
 
 // SendAll is Pipeline for a caller that has nothing to leave for: it sends from the
@@ -85,49 +65,104 @@ func (e *Executor) SendAll(ctx context.Context, requests []Request) []Result {
 	return results
 }
 
-// sendAll is SendAll for requests of which each has the keys that it needs.
-func (e *Executor) sendAll(ctx context.Context, requests []Request) []Result {
-	if slices.ContainsFunc(requests, Request.isReplicated) {
-		return e.sendReplicated(ctx, requests)
-	}
-	results := make([]Result, len(requests))
-	which, sent := make([]int, len(requests)), time.Now()
-	for i := range which {
-		which[i] = i
-	}
-	which = e.sendSome(ctx, requests, which, results, 0)
-	for full := 1; len(which) > 0; full *= moreInFull {
-		which = e.sendSome(ctx, requests, which, results, full)
-	}
-	for i := range results {
-		results[i].Sent = sent
-	}
-	return results
+// batch is requests that are sent once each, in pipelines: all in one or, if replicas are to
+// acknowledge some of them, those that go to one server.
+type batch struct {
+	executor   *Executor
+	ctx        context.Context
+	requests   []Request
+	replicated bool // see replicas.go
+	results    []Result
+	next       map[destination][]int // indexes of the requests still to be sent, by destination
+	sent       time.Time             // just before the first pipeline
 }
 
-// sendSome sends those of the requests, and returns those that were not sent in full and whose
-// script the server does not know.
-func (e *Executor) sendSome(ctx context.Context, requests []Request, which []int, results []Result, inFull int) (unknown []int) {
-	commands := make([]*command, len(which))
-	all := make([]redis.Cmder, len(which))
-	full := e.inFull(requests, which, inFull)
-	for i, at := range which {
-		commands[i] = newCommand(ctx, requests[at], full[at])
-		all[i] = commands[i]
+// destination is where a pipeline goes.
+type destination struct {
+	node   *redis.Client // the server; nil for where the client sends it
+	asking bool          // the server is importing the slot, and serves only those who say that they know
+	inFull int           // how many of each script are sent in full, since the server does not know it
+}
+
+// maxAgain is how often what was sent to the wrong server, or called a script that the server does
+// not know, is sent again: as often as go-redis follows a redirection by default. After that it is
+// tried again like any request that is unavailable.
+const maxAgain = 3
+
+// sendAll is SendAll for requests of which each has the keys that it needs.
+func (e *Executor) sendAll(ctx context.Context, requests []Request) []Result {
+	b := &batch{
+		executor: e, ctx: ctx, requests: requests, replicated: slices.ContainsFunc(requests, Request.isReplicated),
+		results: make([]Result, len(requests)), next: map[destination][]int{}, sent: time.Now(),
 	}
-	failed := execOn(ctx, e.rdb, all)
+	for i := range requests {
+		b.plan(i)
+	}
+	for try := 0; try <= maxAgain && len(b.next) > 0; try++ {
+		now := b.next
+		b.next = map[destination][]int{}
+		for to, which := range now {
+			b.send(to, which)
+		}
+	}
+	for i := range b.results {
+		b.results[i].Sent = b.sent
+	}
+	return b.results
+}
+
+func (b *batch) add(to destination, i int) { b.next[to] = append(b.next[to], i) }
+
+// send sends requests in one pipeline, with a WAIT if they are replicated, and plans anew those that
+// went to the wrong server, or whose script the server does not know.
+func (b *batch) send(to destination, which []int) {
+	commands, marks := make([]*command, len(which)), make([]*command, len(which))
+	all := make([]redis.Cmder, 0, len(which)+1)
+	add := func(r Request, full bool) *command {
+		if to.asking {
+			all = append(all, &command{Cmd: redis.NewCmd(b.ctx, "asking")})
+		}
+		c := newCommand(b.ctx, r, full)
+		all = append(all, c)
+		return c
+	}
+	full := b.executor.inFull(b.requests, which, to.inFull)
+	for i, at := range which {
+		commands[i] = add(b.requests[at], full[at])
+		if mark := b.requests[at].Mark; b.replicated && mark != nil {
+			marks[i] = add(*mark, true)
+		}
+	}
+	var wait *waitCommand
+	if b.replicated {
+		wait = b.waitFor(which)
+		all = append(all, wait)
+	}
+	client := b.executor.rdb
+	if to.node != nil {
+		client = to.node
+	}
+	failed := execOn(b.ctx, client, all)
 	for i, at := range which {
 		err := commands[i].outcome(failed)
-		if requests[at].isUnknown(err) && !full[at] {
-			unknown = append(unknown, at)
+		result := b.executor.refreshTopology(commands[i].classify(err))
+		switch next, redirected := b.redirection(err, to); {
+		case redirected:
+			result = Result{Outcome: Unavailable, Err: fromServer(err)} // unless it is sent elsewhere
+			if next.node != nil {
+				b.add(next, at)
+			}
+		case b.requests[at].lacksScript(err) && !full[at]:
+			b.add(destination{to.node, to.asking, max(moreInFull*to.inFull, 1)}, at)
+		case b.replicated && result.Outcome == Done:
+			result.Shortfall = cmp.Or(marks[i].shortfall(failed), wait.shortfall(b.requests[at].Replicas, commands[i].redirected, failed))
 		}
-		results[at] = e.refreshTopology(commands[i].classify(err))
+		b.results[at] = result
 	}
-	return unknown
 }
 
 // execOn sends the commands to a client in one pipeline.
-func execOn(ctx context.Context, client pipeliner, commands []redis.Cmder) (err error) {
+func execOn(ctx context.Context, client redis.UniversalClient, commands []redis.Cmder) (err error) {
 	defer Contain(&err)
 	pipe := client.Pipeline()
 	for _, c := range commands {

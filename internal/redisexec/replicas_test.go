@@ -14,7 +14,7 @@ import (
 func TestRequest_WaitsForReplicasWithinWhatItsCallerWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := Request{Replicas: 1, ReplicaWait: time.Second}
+		r := Request{Replication: Replication{Replicas: 1, ReplicaWait: time.Second}}
 		for left, want := range map[time.Duration]time.Duration{
 			time.Hour: time.Second, 1200 * time.Millisecond: time.Second, 1199 * time.Millisecond: 500 * time.Millisecond,
 			time.Second: 500 * time.Millisecond, 400 * time.Millisecond: 125 * time.Millisecond,

@@ -33,20 +33,20 @@ const firstKey = 3
 func (s *Script) Request(keys []any, values ...any) Request {
 	args := make([]any, 0, firstKey+len(keys)+len(values))
 	args = append(args, "evalsha", s.digest, len(keys))
-	return Request{Script: s, Retry: s.retry, Args: append(append(args, keys...), values...)}
+	return Request{Command: Command{Script: s, Args: append(append(args, keys...), values...)}, Recovery: Recovery{Retry: s.retry}}
 }
 
-// Key is the request's first key: of a script's, or of a plain command that has it first.
-func (r Request) Key() any {
+// Key is the first key: of a script's, or of a plain command that has it first.
+func (r Command) Key() any {
 	if r.Script == nil {
 		return r.Args[1]
 	}
 	return r.Args[firstKey]
 }
 
-// isSplit reports whether a server has some of the request's keys and not others, and the request
+// isSplit reports whether a server has some of the command's keys and not others, and the command
 // can do without its second one.
-func (r Request) isSplit(err error) bool {
+func (r Command) isSplit(err error) bool {
 	return err != nil && r.SecondIsSpare && redis.HasErrorPrefix(err, "TRYAGAIN")
 }
 
@@ -65,7 +65,7 @@ func (r Request) withoutSecond() Request {
 }
 
 // inFull is the command with the script itself, which the server then caches.
-func (r Request) inFull() []any {
+func (r Command) inFull() []any {
 	args := slices.Clone(r.Args)
 	args[0], args[1] = "eval", r.Script.source
 	return args

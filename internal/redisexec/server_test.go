@@ -191,7 +191,11 @@ var (
 )
 
 // plain returns a plain command's request.
-func plain(retry RetryPolicy) Request { return Request{Args: setKey, Retry: retry} }
+func plain(retry RetryPolicy) Request {
+	r := Plain(setKey...)
+	r.Retry = retry
+	return r
+}
 
 // bubble runs a test on a fake clock with an executor on a server, and closes it.
 func bubble(t *testing.T, s redis.UniversalClient, test func(t *testing.T, e *Executor)) {

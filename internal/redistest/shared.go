@@ -118,6 +118,14 @@ func NotShort(t testing.TB) {
 	}
 }
 
+// FullOrShort returns the size of a test: the first, or the second with -short.
+func FullOrShort[T any](full, short T) T {
+	if testing.Short() {
+		return short
+	}
+	return full
+}
+
 // Mini returns the miniredis that all tests of a package share. Its keys expire in real
 // time.
 func Mini(t testing.TB) *Server {

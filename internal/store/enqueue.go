@@ -8,8 +8,9 @@ type Due struct {
 	us   int64 // from now, or Unix time
 }
 
-// DueIn returns a due time that counts from the server's clock, and DueAt one that does not.
-func DueIn(delay time.Duration) Due { return Due{'+', CeilMicros(delay)} }
+// DueIn returns a due time that counts from the server's clock, and DueAt one that does not. A delay
+// below zero is none.
+func DueIn(delay time.Duration) Due { return Due{'+', CeilMicros(max(delay, 0))} }
 
 // DueAt returns a due time, rounded up to the microsecond.
 func DueAt(at time.Time) Due { return Due{'@', at.Add(time.Microsecond - 1).UnixMicro()} }
@@ -27,12 +28,13 @@ func (d Due) text() string { return string(appendMicros([]byte{d.sign}, d.us)) }
 
 // Draft is a task as a producer gives it: the root's Task.
 type Draft struct {
-	ID      string
-	Kind    string
-	Payload []byte
-	Header  map[string]string
-	Delay   time.Duration
-	At      time.Time
+	ID         string
+	Kind       string
+	Payload    []byte
+	Header     map[string]string
+	Delay      time.Duration
+	At         time.Time
+	Duplicates string // the policy, as enqueue.lua knows it; "" for the queue's
 }
 
 // Enqueue returns the task as it is enqueued. It is a copy.
@@ -41,14 +43,15 @@ func (d *Draft) Enqueue() Enqueue {
 	if d.At.IsZero() {
 		due = DueIn(d.Delay)
 	}
-	return Enqueue{Due: due, ID: d.ID, Payload: Pack(d.Kind, d.Header, d.Payload)}
+	return Enqueue{Due: due, ID: d.ID, Payload: Pack(d.Kind, d.Header, d.Payload), Duplicates: d.Duplicates}
 }
 
 // Enqueue is a task as it is enqueued.
 type Enqueue struct {
-	Due     Due
-	ID      string
-	Payload string // with kind and header: see Pack
+	Due        Due
+	ID         string
+	Payload    string // with kind and header: see Pack
+	Duplicates string // as in a Draft
 }
 
 // Size returns how many bytes it has, about.
@@ -66,7 +69,7 @@ type Batch struct {
 	filled    bool  // whether one of them is not empty
 }
 
-// Policies for duplicates.
+// The policies for duplicates that Go code tells from others; put.lua has all.
 const (
 	Keep = "keep"
 	Once = "once" // keeps out what was done within the retention, too
@@ -83,33 +86,33 @@ func (q *Queue) NewBatch(n int, policy, floor string, apart int64) *Batch {
 }
 
 // Add adds a task, to the last group if it is due right then.
-func (a *Batch) Add(t Enqueue) {
-	if a.group == 0 || t.Due != a.next {
-		a.endGroup()
-		a.group = len(a.args) + 1
-		a.args = append(a.args, t.Due.text(), nil, nil)
+func (b *Batch) Add(t Enqueue) {
+	if b.group == 0 || t.Due != b.next {
+		b.endGroup()
+		b.group = len(b.args) + 1
+		b.args = append(b.args, t.Due.text(), nil, nil)
 	}
-	a.next = t.Due.Plus(a.apart)
-	a.args = append(a.args, t.ID)
-	a.payloads = append(a.payloads, t.Payload)
-	a.filled = a.filled || t.Payload != ""
+	b.next = t.Due.Plus(b.apart)
+	b.args = append(b.args, t.ID)
+	b.payloads = append(b.payloads, t.Payload)
+	b.filled = b.filled || t.Payload != ""
 }
 
 // endGroup writes the numbers of the last group, and its payloads.
-func (a *Batch) endGroup() {
-	if a.group == 0 {
+func (b *Batch) endGroup() {
+	if b.group == 0 {
 		return
 	}
-	a.args[a.group], a.args[a.group+1] = len(a.payloads), 0
-	if a.filled {
-		a.args[a.group+1] = len(a.payloads)
-		a.args = append(a.args, a.payloads...)
+	b.args[b.group], b.args[b.group+1] = len(b.payloads), 0
+	if b.filled {
+		b.args[b.group+1] = len(b.payloads)
+		b.args = append(b.args, b.payloads...)
 	}
-	a.payloads, a.filled = a.payloads[:0], false
+	b.payloads, b.filled = b.payloads[:0], false
 }
 
 // arguments returns them, of all tasks that were added.
-func (a *Batch) arguments() []any {
-	a.endGroup()
-	return a.args
+func (b *Batch) arguments() []any {
+	b.endGroup()
+	return b.args
 }

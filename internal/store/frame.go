@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"encoding/binary"
 	"slices"
 	"strings"
@@ -9,7 +10,7 @@ import (
 const (
 	// MaxHeaders is the most pairs that a task's header may have, with its kind.
 	MaxHeaders = 64
-	// MaxHeaderKey is the most bytes that a key of a header may have, and a kind.
+	// MaxHeaderKey is the length of the longest key of a header, and of the longest kind, in bytes.
 	MaxHeaderKey = 256
 	// KindKey is the key in a frame of the task's kind. No header has it. A client that knows no
 	// kinds reads it as one.
@@ -34,7 +35,7 @@ const (
 // Pack returns a kind, "" for none, a header, and a payload, as they are stored: MaxHeaders pairs
 // at most. It is a copy.
 func Pack(kind string, header map[string]string, payload []byte) string {
-	if !isFramed(kind, header, payload) {
+	if kind == "" && len(header) == 0 && !bytes.HasPrefix(payload, []byte(frameMagic)) {
 		return string(payload)
 	}
 	var room [MaxHeaders]string
@@ -46,61 +47,26 @@ func Pack(kind string, header map[string]string, payload []byte) string {
 		keys = append(keys, KindKey)
 	}
 	slices.Sort(keys)
-	var frame strings.Builder
-	frame.Grow(Size(kind, header, payload))
-	frame.WriteString(frameMagic)
-	writeSize(&frame, pairsSize(kind, header))
+	pairs := make([]byte, 0, 512) // mostly enough, and not on the heap
 	for _, key := range keys {
 		value := header[key]
 		if key == KindKey {
 			value = kind
 		}
-		writeSize(&frame, len(key))
-		frame.WriteString(key)
-		writeSize(&frame, len(value))
-		frame.WriteString(value)
+		pairs = appendSized(appendSized(pairs, key), value)
 	}
+	size := binary.AppendUvarint(make([]byte, 0, binary.MaxVarintLen64), uint64(len(pairs)))
+	var frame strings.Builder
+	frame.Grow(len(frameMagic) + len(size) + len(pairs) + len(payload))
+	frame.WriteString(frameMagic)
+	frame.Write(size)
+	frame.Write(pairs)
 	frame.Write(payload)
 	return frame.String()
 }
 
-// isFramed reports whether they are stored with a frame.
-func isFramed(kind string, header map[string]string, payload []byte) bool {
-	return kind != "" || len(header) > 0 || len(payload) >= len(frameMagic) && string(payload[:len(frameMagic)]) == frameMagic
-}
-
-// Size returns how many bytes Pack returns.
-func Size(kind string, header map[string]string, payload []byte) int {
-	if !isFramed(kind, header, payload) {
-		return len(payload)
-	}
-	pairs := pairsSize(kind, header)
-	return len(frameMagic) + sizeOfSize(pairs) + pairs + len(payload)
-}
-
-// pairsSize returns how many bytes the pairs have in a frame.
-func pairsSize(kind string, header map[string]string) (n int) {
-	if kind != "" {
-		n = pairSize(KindKey, kind)
-	}
-	for key, value := range header {
-		n += pairSize(key, value)
-	}
-	return n
-}
-
-func pairSize(key, value string) int {
-	return sizeOfSize(len(key)) + len(key) + sizeOfSize(len(value)) + len(value)
-}
-
-func sizeOfSize(n int) int {
-	var to [binary.MaxVarintLen64]byte
-	return binary.PutUvarint(to[:], uint64(n))
-}
-
-func writeSize(frame *strings.Builder, n int) {
-	var to [binary.MaxVarintLen64]byte
-	frame.Write(to[:binary.PutUvarint(to[:], uint64(n))])
+func appendSized(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
 // Unpack returns the kind, the header and the payload of what is stored; nil for those that are

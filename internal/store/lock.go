@@ -5,7 +5,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/keyspace"
@@ -15,13 +14,12 @@ import (
 // MaxPermits is how many may hold one lock at once, at most: Force reads all their tokens at once.
 const MaxPermits = 1000
 
-// Lock has the keys of a lock, and makes the requests about it. It must not be copied.
+// Lock has the keys of a lock, and makes the requests about it.
 //
 // A lock of which several may hold a permit each has the same keys, and scripts of its own.
 type Lock struct {
 	scripts *Scripts
-	keys    []any                 // the lock's, and its line's
-	fenced  atomic.Pointer[[]any] // these, and that of the last fence: most locks need none
+	keys    []any // the lock's, and its line's
 }
 
 // Init names the keys of the lock with that main key.
@@ -41,18 +39,14 @@ func (l *Lock) RoutingKey() any { return l.keys[0] }
 // WakeChannel is what the channels begin with on which the processes in its line are notified.
 func (l *Lock) WakeChannel() string { return keyspace.Companion(l.Key(), keyspace.Wake) }
 
+// fencedKeys are these, and that of the last fence: most locks need none.
 func (l *Lock) fencedKeys() []any {
-	if keys := l.fenced.Load(); keys != nil {
-		return *keys
-	}
-	keys := append(slices.Clone(l.keys), keyspace.Companion(l.Key(), keyspace.Fence))
-	l.fenced.Store(&keys)
-	return keys
+	return append(slices.Clone(l.keys), keyspace.Companion(l.Key(), keyspace.Fence))
 }
 
 // Set takes the lock if its key is free, without its line and without a fence.
 func (l *Lock) Set(token, px any) redisexec.Request {
-	return redisexec.Request{Args: []any{"set", l.keys[0], token, "px", px, "nx"}}
+	return redisexec.Plain("set", l.keys[0], token, "px", px, "nx")
 }
 
 // Acquisition is what a request to take the lock says.
@@ -62,7 +56,7 @@ type Acquisition struct {
 	Permits  int    // how many may hold the lock at once
 	Fenced   bool   // the holder gets a fence
 	Fences   int64  // how many are reserved for those to whom the lock is handed over
-	Entry    string // of the process in the lock's line; "" if it is not there
+	Member   string // of the process in the lock's line; "" if it is not there
 	Score    string // its place there, if Joins
 	Joins    bool   // the process joins the line, or stays there, if another one holds the lock
 	Replaces []any  // the tokens of earlier requests without a reply
@@ -71,7 +65,7 @@ type Acquisition struct {
 // Acquire takes the lock if it is free, or reserved for this process.
 func (l *Lock) Acquire(a *Acquisition) redisexec.Request {
 	script, keys, values := l.kind(a.Permits > 1).Acquire, l.keys[:1], []any{a.Token, a.PX}
-	waits := a.Entry != "" || len(a.Replaces) > 0
+	waits := a.Member != "" || len(a.Replaces) > 0
 	switch {
 	case a.Permits > 1:
 		values = append(values, a.Permits)
@@ -85,7 +79,7 @@ func (l *Lock) Acquire(a *Acquisition) redisexec.Request {
 		if a.Joins {
 			how = "join"
 		}
-		keys, values = l.keys[:2], append(append(values, a.Entry, a.Score, how), a.Replaces...)
+		keys, values = l.keys[:2], append(append(values, a.Member, a.Score, how), a.Replaces...)
 	}
 	if a.Fenced {
 		keys = l.fencedKeys()
@@ -152,29 +146,29 @@ func decodeFence(value any) (fence int64, err error) {
 	return 0, redisexec.Unexpected(value)
 }
 
-// Release gives the lock back and notifies the first in line. entry is that of this process which
+// Release gives the lock back and notifies the first in line. member is that of this process which
 // the acquisition may have left there; "" for none. The answer is 0 if the token did not hold the
-// lock, else how many processes were woken, and one more.
-func (l *Lock) Release(token any, entry string, permits bool) redisexec.Request {
-	if entry == "" {
+// lock, else 1 and the number of processes woken.
+func (l *Lock) Release(token any, member string, permits bool) redisexec.Request {
+	if member == "" {
 		return spareLine(l.kind(permits).Release.Request(l.keys, token))
 	}
-	return spareLine(l.kind(permits).Release.Request(l.keys, token, entry))
+	return spareLine(l.kind(permits).Release.Request(l.keys, token, member))
 }
 
 // ReleaseFenced is Release of a lock with fences, of which so many were not used: 0 last for those
 // that are not known.
-func (l *Lock) ReleaseFenced(token any, entry string, unused, last int64) redisexec.Request {
+func (l *Lock) ReleaseFenced(token any, member string, unused, last int64) redisexec.Request {
 	var known any = ""
 	if last != 0 {
 		known = last
 	}
-	return spareLine(l.scripts.OfLocks.Release.Request(l.fencedKeys(), token, entry, unused, known))
+	return spareLine(l.scripts.OfLocks.Release.Request(l.fencedKeys(), token, member, unused, known))
 }
 
-// Leave takes the process's entry out of the line, and passes on what it was woken for.
-func (l *Lock) Leave(entry string, permits bool) redisexec.Request {
-	return l.kind(permits).Release.Request(l.keys, entry, entry)
+// Leave takes the process's member out of the line, and passes on what it was woken for.
+func (l *Lock) Leave(member string, permits bool) redisexec.Request {
+	return l.kind(permits).Release.Request(l.keys, member, member)
 }
 
 // Extend has the lock last for d from now on. The answer is 1 if the token holds it.

@@ -120,7 +120,7 @@ type Asking struct {
 	Watch  time.Duration
 }
 
-// Exchange finishes tasks, and claims others.
+// Exchange finishes tasks, or discards them, and claims others.
 func (q *Queue) Exchange(finish []Item, c Claim) redisexec.Request {
 	args := make([]any, 0, 13+2*len(finish))
 	args = append(args, c.Asking.Client, c.N, Duration(c.Lease), q.options.MaxAttempts)
@@ -129,7 +129,7 @@ func (q *Queue) Exchange(finish []Item, c Claim) redisexec.Request {
 		args = append(args, claimant(c.Lease, c.Worker))
 	}
 	keys, args := q.counts, appendByReceipt(args, finish)
-	if len(finish) > 0 && q.options.Retention > 0 {
+	if len(finish) > 0 && finish[0].Disposition.Action == Finish && q.options.Retention > 0 {
 		keys, args = q.done, appendRetention(args, finish, q.options.Retention)
 	}
 	r := q.scripts.Exchange.Request(keys, args...)
@@ -146,7 +146,7 @@ func (q *Queue) Settle(items []Item) redisexec.Request { return q.replicated(q.R
 func (q *Queue) Report(items []Item) redisexec.Request {
 	script, args := q.scripts.GiveBack, make([]any, 0, 2+6*len(items))
 	switch items[0].Disposition.Settler() {
-	case ByExchange:
+	case ByExchange, ByDiscard:
 		return q.Exchange(items, Claim{})
 	case ByBury:
 		script, args = q.scripts.Bury, append(args, q.bounds...)
@@ -160,7 +160,7 @@ func (q *Queue) Report(items []Item) redisexec.Request {
 // Extend extends the leases of tasks.
 func (q *Queue) Extend(lease time.Duration, items ...Item) redisexec.Request {
 	args := append(make([]any, 0, 3+2*len(items)), Duration(lease))
-	return q.scripts.Heartbeat.Request(q.counts, appendByReceipt(args, items)...)
+	return q.scripts.ExtendLeases.Request(q.counts, appendByReceipt(args, items)...)
 }
 
 // Pop takes up to n due tasks out.
@@ -205,19 +205,12 @@ func (q *Queue) Purge() redisexec.Request { return q.scripts.Purge.Request(q.don
 // Payloads is up to how many bytes a payload is shown, as it is stored.
 type Payloads int
 
-const (
-	// AllPayloads shows payloads of any size.
-	AllPayloads Payloads = -1
-	// NoPayloadButHeader shows kind and header only.
-	NoPayloadButHeader Payloads = -2
-)
+// AllPayloads shows payloads of any size.
+const AllPayloads Payloads = -1
 
 func (p Payloads) argument() string {
-	switch p {
-	case AllPayloads:
+	if p == AllPayloads {
 		return ""
-	case NoPayloadButHeader:
-		return "head"
 	}
 	return strconv.Itoa(int(p))
 }
@@ -227,7 +220,7 @@ type Wanted struct{ ID, Unless string }
 
 // Get shows tasks.
 func (q *Queue) Get(p Payloads, tasks ...Wanted) redisexec.Request {
-	args := append(make([]any, 0, 1+2*len(tasks)), p.argument())
+	args := append(make([]any, 0, 2+2*len(tasks)), p.argument(), Duration(q.options.Retention))
 	for _, t := range tasks {
 		args = append(args, t.ID, t.Unless)
 	}
@@ -237,22 +230,26 @@ func (q *Queue) Get(p Payloads, tasks ...Wanted) redisexec.Request {
 // Cursor is where a list goes on. The zero value is its beginning, and its end.
 type Cursor struct{ Score, ID string }
 
-// Peek reads due tasks, as they are handed out.
-func (q *Queue) Peek(after Cursor, n int) redisexec.Request {
-	return q.scripts.Peek.Request(q.done, n, after.Score, after.ID, "0", "")
+// Listing is what List shows.
+type Listing struct {
+	State    State
+	Payloads Payloads
+	Moves    string // "moves" for due versions, too, that wait behind a lease which has run out: no caller's page can begin behind one
 }
 
-// List shows tasks in a state. Of the due ones, peek.lua leaves out versions that wait behind a
-// lease that has run out: a page cannot begin behind one.
-func (q *Queue) List(state State, after Cursor, n int, p Payloads) redisexec.Request {
-	if state == StateDue {
-		return q.scripts.Peek.Request(q.done, n, after.Score, after.ID, "1", p.argument())
-	}
-	return q.scripts.List.Request(q.done, n, after.Score, after.ID, int(state), p.argument())
+// listedKeys say where the list of a state stands among the keys.
+var listedKeys = [...]int{StateScheduled: 0, StateDue: 0, StateLeased: 4, StateDead: 2, StateDone: 9}
+
+// List shows tasks in a state.
+func (q *Queue) List(l Listing, after Cursor, n int) redisexec.Request {
+	keys := append(q.done, q.all[listedKeys[l.State]])
+	return q.scripts.List.Request(keys, n, after.Score, after.ID, int(l.State), l.Payloads.argument(), l.Moves, Duration(q.options.Retention))
 }
 
 // Stats counts a queue's tasks.
-func (q *Queue) Stats() redisexec.Request { return q.scripts.Stats.Request(q.all) }
+func (q *Queue) Stats() redisexec.Request {
+	return q.scripts.Stats.Request(q.all, Duration(q.options.Retention))
+}
 
 // Pause pauses the queue for d, or without an end for 0.
 func (q *Queue) Pause(d time.Duration) redisexec.Request {
@@ -260,7 +257,9 @@ func (q *Queue) Pause(d time.Duration) redisexec.Request {
 }
 
 // Resume ends a pause.
-func (q *Queue) Resume() redisexec.Request { return q.replicated(q.scripts.Resume.Request(q.counts)) }
+func (q *Queue) Resume() redisexec.Request {
+	return q.replicated(q.scripts.Pause.Request(q.counts, ""))
+}
 
 // Limits are a queue's, as the root's Limits.
 type Limits struct {
@@ -270,16 +269,22 @@ type Limits struct {
 }
 
 // Limit sets the queue's limits.
-func (q *Queue) Limit(l Limits) redisexec.Request {
-	return q.replicated(q.scripts.Limit.Request(q.counts, l.Running, l.Rate, CeilMicros(l.Per), l.Burst))
+func (q *Queue) Limit(l Limits) redisexec.Request { return q.replicated(q.limit(l, 0)) }
+
+// LimitIfUnset sets the queue's limits if none have been set. The value is 1 then, else 0.
+func (q *Queue) LimitIfUnset(l Limits) redisexec.Request { return q.limit(l, 1) }
+
+func (q *Queue) limit(l Limits, ifUnset int) redisexec.Request {
+	return q.scripts.Limit.Request(q.counts, l.Running, l.Rate, CeilMicros(l.Per), l.Burst, ifUnset)
 }
 
 // Workers shows the workers that live.
 func (q *Queue) Workers() redisexec.Request { return q.scripts.Workers.Request(q.all) }
 
-// Seen notes what a worker says of itself, which counts for some seconds; or that it has ended, for
-// "". before is what it may have said before. Then it drops and forgets what there is too much of.
-func (q *Queue) Seen(counts int64, said string, before []string) redisexec.Request {
+// Presence notes what a worker says of itself, which counts for some seconds; or that it has ended,
+// for "". before is what it may have said before. Then it drops and forgets what there is too much
+// of.
+func (q *Queue) Presence(counts int64, said string, before []string) redisexec.Request {
 	args := append(append([]any{counts, said}, q.bounds...), Duration(q.options.Retention))
-	return q.scripts.Seen.Request(q.all, append(args, asArguments(before)...)...)
+	return q.scripts.Presence.Request(q.all, append(args, asArguments(before)...)...)
 }

@@ -35,9 +35,9 @@ func TestReader_TakesNothingElse(t *testing.T) {
 		"no score":               {[]any{""}, func(r *reader) { r.score() }, false},
 		"an answer":              {[]any{int64(-1), int64(4)}, func(r *reader) { r.answer(); r.answer() }, true},
 		"no answer":              {[]any{int64(5)}, func(r *reader) { r.answer() }, false},
-		"an attempt that is bad": {[]any{"id", "1", "x", ""}, func(r *reader) { r.listed() }, false},
-		"what was left out":      {[]any{"id", "1", "1", int64(5)}, func(r *reader) { r.listed() }, true},
-		"nothing was left out":   {[]any{"id", "1", "1", int64(0)}, func(r *reader) { r.listed() }, false},
+		"an attempt that is bad": {[]any{"id", "x", ""}, func(r *reader) { r.task(r.text(), r.part(), r.part()) }, false},
+		"what was left out":      {[]any{"id", "1", int64(5)}, func(r *reader) { r.task(r.text(), r.part(), r.part()) }, true},
+		"nothing was left out":   {[]any{"id", "1", int64(0)}, func(r *reader) { r.task(r.text(), r.part(), r.part()) }, false},
 	} {
 		r := newReader(read.reply)
 		read.read(&r)
@@ -53,14 +53,14 @@ func TestReader_TakesNothingElse(t *testing.T) {
 // others.
 func TestExchange_ReadsEachPart(t *testing.T) {
 	reply := func(change func(parts []any)) []any {
-		parts := []any{int64(2), "9.5", []any{"a", "b"}, []any{int64(1), int64(3)}, []any{"p", ""}, "1.5 2.5", []any{int64(1), int64(0)}, int64(-7), int64(4), int64(2)}
+		parts := []any{int64(2), "9.5", []any{"a", "b"}, []any{int64(1), int64(3)}, []any{"p", ""}, "1.5 2.5", []any{int64(1), int64(0)}, int64(7), int64(4), int64(2)}
 		change(parts)
 		return parts
 	}
 	x, err := DecodeExchange(reply(func([]any) {}), 2)
 	require.NoError(t, err)
 	require.Equal(t, Exchanged{
-		Answers: []Answer{Accepted, Stale}, More: true, Receipt: "9.5", Next: -7 * time.Microsecond, Head: Head{Waiting: 4, Place: 2},
+		Answers: []Answer{Accepted, Stale}, More: true, Receipt: "9.5", Head: Head{Off: 7 * time.Microsecond, Waiting: 4, Place: 2},
 		Tasks: []Task{
 			{ID: "a", Payload: []byte("p"), Score: 9.5, Due: TimeOf(1.5), Attempt: 1},
 			{ID: "b", Score: 9.5, Due: TimeOf(2.5), Attempt: 3},

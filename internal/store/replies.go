@@ -24,28 +24,16 @@ const (
 func DecodePopped(value any) (tasks []Task, more, isLimited bool, err error) {
 	r := newReader(value)
 	left := r.int()
-	tasks, err = readTasks(&r)
-	return tasks, left > 0, left < 0, err
-}
-
-func readTasks(r *reader) ([]Task, error) {
-	const parts = 4 // of each
-	ts := make([]Task, 0, r.left()/parts)
 	for r.more() {
-		ts = append(ts, r.listed().Task)
+		id, score := r.text(), r.score()
+		t := r.task(id, r.part(), r.part()).Task
+		t.Score, t.Due = score, TimeOf(score)
+		tasks = append(tasks, t)
 	}
 	if r.err() != nil {
-		return nil, r.err()
+		return nil, false, false, r.err()
 	}
-	return ts, nil
-}
-
-// DecodePeeked reads the answer to Peek, and where the list goes on.
-func DecodePeeked(value any) (end Cursor, tasks []Task, err error) {
-	r := newReader(value)
-	end = Cursor{r.text(), r.text()}
-	tasks, err = readTasks(&r)
-	return end, tasks, err
+	return tasks, left > 0, left < 0, nil
 }
 
 // DecodeListed reads the answer to List, and where the list goes on.
@@ -100,7 +88,7 @@ func DecodeChanged(value any, n int) (int, error) {
 	return int(changed), r.err()
 }
 
-// Stats is the answer to Stats, as the root's Stats.
+// Stats is the decoded reply of stats.lua, in its order; the root's Stats documents the fields.
 type Stats struct {
 	Due, Scheduled, Leased, Dead         int64
 	Done, Retried, Buried, Lost, Dropped int64
@@ -166,7 +154,7 @@ func DecodeWorkers(value any) (said []Saying, err error) {
 
 // DecodeReport reads the answer to Settle and Report.
 func DecodeReport(value any, items []Item) ([]Answer, error) {
-	if items[0].Disposition.Settler() == ByExchange {
+	if settler := items[0].Disposition.Settler(); settler == ByExchange || settler == ByDiscard {
 		x, err := DecodeExchange(value, len(items))
 		return x.Answers, err
 	}

@@ -63,7 +63,7 @@ const (
 var evictionCommand = []string{"CONFIG", "GET", "maxmemory*"}
 
 // Eviction asks whether the server evicts keys.
-func Eviction() redisexec.Request { return redisexec.Request{Args: asArguments(evictionCommand)} }
+func Eviction() redisexec.Request { return redisexec.Plain(asArguments(evictionCommand)...) }
 
 // Check asks a server which rights its user lacks. It changes nothing.
 type Check struct {

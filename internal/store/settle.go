@@ -15,8 +15,8 @@ type Item struct {
 // Disposition is what is to become of a claimed task.
 type Disposition struct {
 	Action Action
-	Delay  time.Duration // of Retry and Snooze
-	Reason string        // of Bury, and of Retry, "" for none; for the log too
+	Delay  time.Duration // of Retry and Again
+	Reason string        // of Bury, Discard and Retry, "" for none; for the log too
 	Result string        // of Finish, "" for none
 	Next   *Next         // takes the task's place, whatever the action is; nil for none
 }
@@ -36,12 +36,13 @@ const (
 	Finish  Action = iota // remove it
 	Retry                 // give it back, due after a delay; the attempt counts
 	Release               // give it back, due now; the attempt does not count
-	Snooze                // give it back, due after a delay; the attempt does not count
+	Again                 // give it back, due after a delay; the attempt does not count
 	Bury                  // put it among the dead letters
+	Discard               // remove it, and remember nothing of it
 )
 
-// Settler is which script carries a disposition out. Those of many tasks that have the same one are
-// sent together.
+// Settler is what carries a disposition out: a script, and what that is told of all tasks. Those of
+// many tasks that have the same one are sent together.
 type Settler int
 
 // The settlers.
@@ -49,10 +50,11 @@ const (
 	ByExchange Settler = iota
 	ByGiveBack
 	ByBury
-	Settlers // how many there are
+	ByDiscard // exchange.lua too, without the retention
+	Settlers  // how many there are
 )
 
-// Settler returns which script carries it out.
+// Settler returns what carries it out.
 func (d *Disposition) Settler() Settler {
 	switch {
 	case d.Next != nil:
@@ -61,6 +63,8 @@ func (d *Disposition) Settler() Settler {
 		return ByExchange
 	case d.Action == Bury:
 		return ByBury
+	case d.Action == Discard:
+		return ByDiscard
 	}
 	return ByGiveBack
 }
@@ -85,12 +89,12 @@ func appendItem(args []any, item *Item) []any {
 	case d.Action == Retry:
 		return append(args, Duration(d.Delay), countsAs[Retry], "", d.Reason)
 	}
-	return append(args, Duration(d.Delay), countsAs[Snooze], "", "") // or Release, without a delay
+	return append(args, Duration(d.Delay), countsAs[Again], "", "") // or Release, without a delay
 }
 
 // countsAs is what a task that is given back counts as. One that is not counted has an attempt
 // less.
-var countsAs = [...]string{Finish: "done", Retry: "retried", Release: "", Snooze: "", Bury: "retried"}
+var countsAs = [...]string{Finish: "done", Retry: "retried", Release: "", Again: "", Bury: "retried", Discard: "done"}
 
 // claimant says who claims tasks, and for how long, as exchange.lua is told.
 func claimant(lease time.Duration, worker string) string {
@@ -110,8 +114,8 @@ func appendRetention(args []any, items []Item, d time.Duration) []any {
 	return args
 }
 
-// appendByReceipt appends what exchange.lua and heartbeat.lua are given of claimed tasks: of those
-// in a row with the same receipt, that, their number and their IDs.
+// appendByReceipt appends what exchange.lua and extend_leases.lua are given of claimed tasks: of
+// those in a row with the same receipt, that, their number and their IDs.
 func appendByReceipt(args []any, items []Item) []any {
 	for len(items) > 0 {
 		receipt, size := items[0].Receipt, 1

@@ -33,14 +33,6 @@ type Info struct {
 	Worker                string  // that has it
 }
 
-// listed reads id, score, attempt and payload of a task in the queue.
-func (r *reader) listed() Info {
-	id, score := r.text(), r.score()
-	t := r.task(id, r.part(), r.part())
-	t.Score, t.Due = score, TimeOf(score)
-	return t
-}
-
 // shown reads id, score, attempt, payload and story of a task in a state. The score of a dead
 // letter may be any.
 func (r *reader) shown(state State) Info {
@@ -155,25 +147,27 @@ type Exchanged struct {
 	Limited bool     // pause or limits have kept some from being handed out
 	Receipt string   // of all tasks
 	Tasks   []Task
-	Next    time.Duration // until the earliest other task is due, an hour for later or never; negative, for how long it has been
-	Head    Head          // the same, of the line too
+	Head    Head // of the other tasks
 }
 
-// longestDue is for how many microseconds a task is said to have been due at most.
-const longestDue = 9_000_000_000_000_000
-
-// DecodeExchange decodes the reply of exchange.lua, which was to finish so many tasks: whether
-// there are more, the score of all, their IDs, the attempts unless all are first ones, the payloads
-// unless all are empty, when each was due, in one text, the answers, the next due time, how many
-// clients are in line, and this one's place.
+// DecodeExchange decodes the reply of exchange.lua, which claims tasks, and was to finish so many
+// others. Of the claimed tasks the reply has the score of all, their IDs, the attempts unless all
+// are first ones, the payloads unless all are empty, and when each was due, in one text. It also
+// says whether there are more, has the answers and the next due time, how many clients are in line,
+// and this one's place.
+//
+// It returns a call's part of a group's reply, which is decoded already, as it is.
 func DecodeExchange(value any, finished int) (x Exchanged, err error) {
+	if part, ok := value.(Exchanged); ok {
+		return part, nil
+	}
 	r := newReader(value)
 	more := r.int()
 	x.More, x.Limited, x.Receipt = more > 0, more < 0, r.text()
 	ids, attempts, payloads, dues := r.list(), r.list(), r.list(), r.text()
 	answers := newReader(r.part())
-	x.Next = time.Duration(min(max(r.int(), -longestDue), time.Hour.Microseconds())) * time.Microsecond
-	x.Head = Head{Off: max(x.Next, 0), Waiting: int(r.int()), Place: Place(r.int())}
+	off := min(max(r.int(), 0), FarOff.Microseconds())
+	x.Head = Head{Off: time.Duration(off) * time.Microsecond, Waiting: int(r.int()), Place: Place(r.int())}
 	x.Tasks = exchanged(&r, x.Receipt, ids, attempts, payloads, dues)
 	if x.Answers = answers.done(finished); r.err() != nil || answers.err() != nil {
 		return Exchanged{}, redisexec.Unexpected(value)

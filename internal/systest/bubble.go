@@ -3,6 +3,7 @@ package systest
 import (
 	"context"
 	"net"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -19,9 +20,14 @@ import (
 
 // Bubble runs a test on a fake clock (testing/synctest), with a miniredis that lives by
 // it. Timing is exact here: what a test measures is what the code waits. It is not
-// parallel: it takes a processor, which tests on the real clock would miss.
+// parallel: it takes a processor, which tests on the real clock would miss. With -short it has one
+// only: its goroutines mostly wait for each other, and to wake another processor each time costs a
+// fifth of all that such tests take.
 func Bubble(t *testing.T, test func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient)) {
 	t.Helper()
+	if testing.Short() {
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	}
 	synctest.Test(t, func(t *testing.T) {
 		m := miniredis.NewMiniRedis()
 		defer func() {

@@ -82,5 +82,5 @@ func (b QueueTest) PutNext(ctx context.Context, e sluice.Entry, next sluice.Task
 // SaysThatAWorkerLives reports whether a command is the one that a Worker sends every 15 seconds.
 func SaysThatAWorkerLives(cmd redis.Cmder) bool {
 	args := cmd.Args()
-	return len(args) > 1 && args[1] == Scripts().Digest("seen")
+	return len(args) > 1 && args[1] == Scripts().Digest("presence")
 }

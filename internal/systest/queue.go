@@ -145,7 +145,7 @@ func (b QueueTest) Revive(want int, ids ...string) {
 // Bury buries a task.
 func (b QueueTest) Bury(e sluice.Entry, reason string) {
 	b.Helper()
-	require.NoError(b, b.Q.Bury(b.Context(), e, reason))
+	require.NoError(b, b.Q.Bury(b.Context(), reason, e))
 }
 
 // Now is the server's time, as a score.
@@ -249,10 +249,10 @@ func WarmQueue(t *testing.T, q *sluice.Queue) {
 	_, err := q.Enqueue(ctx, sluice.Task{ID: "a"})
 	require.NoError(t, err)
 	require.NoError(t, q.Wait(ctx))
-	require.NoError(t, q.Retry(ctx, claim(), 0, "failed"))
+	require.NoError(t, q.Retry(ctx, 0, "failed", claim()))
 	e := claim()
 	require.NoError(t, q.Extend(ctx, e, time.Minute))
-	require.NoError(t, q.Bury(ctx, e, ""))
+	require.NoError(t, q.Bury(ctx, "", e))
 	_, err = q.Revive(ctx, "a")
 	require.NoError(t, err)
 	require.NoError(t, q.Dequeue(ctx, claim()))

@@ -17,6 +17,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/systest"
 )
 
 // given is what the snippets of the pages take as given.
@@ -92,12 +94,12 @@ func TestReadme_SnippetsCompile(t *testing.T) {
 	dir := t.TempDir()
 	source, overlay := filepath.Join(dir, "snippets.go"), filepath.Join(dir, "overlay.json")
 	require.NoError(t, os.WriteFile(source, []byte(used(t, text)), 0o600))
-	virtual := filepath.Join(root(t), "internal/systest/snippets/snippets.go")
+	virtual := filepath.Join(systest.Root(t), "internal/systest/snippets/snippets.go")
 	replace, err := json.Marshal(map[string]map[string]string{"Replace": {virtual: source}})
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(overlay, replace, 0o600))
 	build := exec.CommandContext(t.Context(), "go", "build", "-overlay", overlay, "./internal/systest/snippets")
-	build.Dir = root(t)
+	build.Dir = systest.Root(t)
 	output, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", output)
 }

@@ -129,7 +129,7 @@ func (l *loop) reporter(now time.Time) *queue {
 // probe returns a queue whose outage may be over: it is asked for a task, whether a runner is free
 // or not. One at a time for a client.
 func (l *loop) probe(now time.Time) *queue {
-	if len(l.queues) == 1 || l.stopping != nil {
+	if len(l.queues) == 1 || l.isStopping() {
 		return nil
 	}
 	for i := 0; i < len(l.lists[shut]); i++ {
@@ -169,7 +169,7 @@ func (l *loop) mayExchange(q *queue, now time.Time) bool {
 // several queues is asked for about as many as it had the last time, unless it had more, and for
 // few in an outage: runners are not kept for tasks that are not there.
 func (l *loop) claimable(q *queue, now time.Time) int {
-	if l.stopping != nil || l.isShut(q) { // see probe
+	if l.isStopping() || l.isShut(q) { // see probe
 		return 0
 	}
 	most := l.most(q)

@@ -177,7 +177,7 @@ func (l *loop) giveBackCost(q *queue, d time.Duration) {
 
 // nextInTurn returns the queue whose turn it is, of those that may be asked for tasks now.
 func (l *loop) nextInTurn(now time.Time) (next *queue) {
-	if l.stopping != nil || l.free() == 0 {
+	if l.isStopping() || l.free() == 0 {
 		return nil
 	}
 	for _, c := range l.clients {
@@ -196,19 +196,15 @@ func (l *loop) firstOf(c *client, now time.Time) (first *queue) {
 		switch turn := l.turnOf(q, now); {
 		case !l.takesTurns(q):
 			l.consider(q)
+			continue
 		case turn > q.turn: // its handlers take longer than was charged
 			q.turn = turn
 			heap.Fix(&c.turns, 0)
+			continue
 		case now.Before(q.health.retryAt):
 			l.nextTry = backoff.Sooner(l.nextTry, q.health.retryAt)
-			heap.Pop(&c.turns)
-			aside = append(aside, q)
 		case q.account.cost == 0 && l.wanting > 1 && q.held() >= l.part(q): // its handlers may take very long
-			heap.Pop(&c.turns)
-			aside = append(aside, q)
 		case *q.beside() >= l.slots() || !l.mayExchange(q, now) || l.claimable(q, now) == 0:
-			heap.Pop(&c.turns)
-			aside = append(aside, q)
 			// Its exchange is likely to be answered soon: until then none has its turn. A far
 			// server keeps no other one waiting.
 			if until := q.asked.Add(l.patienceWith(q)); q.underWay > 0 && now.Before(until) {
@@ -217,7 +213,10 @@ func (l *loop) firstOf(c *client, now time.Time) (first *queue) {
 			}
 		default:
 			first = q
+			continue
 		}
+		heap.Pop(&c.turns)
+		aside = append(aside, q)
 	}
 	for _, q := range aside {
 		heap.Push(&c.turns, q)

@@ -22,7 +22,6 @@ type delivery struct {
 	extending bool      // that waits to be sent, or is under way
 
 	began       time.Time       // when a runner was found
-	beginBy     time.Time       // from then on the handler is not called: until, when a runner was found
 	ctx         context.Context // the handler's
 	cancel      context.CancelCauseFunc
 	called      time.Time   // when the handler was; the runner's until the hold has a time at which it is due
@@ -42,7 +41,6 @@ type delivery struct {
 	queue *queue
 
 	announced time.Time // when a message said that the task was cancelled; zero if none did
-	older     *delivery // of the same ID, which is not over either; see loop.byID
 }
 
 // observed is what an Observer is to be told when it is decided what becomes of a task.
@@ -57,16 +55,6 @@ func toReport(deliveries []*delivery) []store.Item {
 	items := make([]store.Item, len(deliveries))
 	for i, d := range deliveries {
 		items[i] = store.Item{ID: d.task.ID, Receipt: d.receipt, Disposition: d.disposition}
-	}
-	return items
-}
-
-// toExtend returns what a Source needs to know to extend leases. The dispositions are
-// still the runners'.
-func toExtend(deliveries []*delivery) []store.Item {
-	items := make([]store.Item, len(deliveries))
-	for i, d := range deliveries {
-		items[i] = store.Item{ID: d.task.ID, Receipt: d.receipt}
 	}
 	return items
 }

@@ -1,6 +1,7 @@
 package taskloop
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -8,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/store"
@@ -38,10 +38,8 @@ const (
 // for in the background, and what it brings late is handed out. And after a claim without an
 // answer the next ones ask for few tasks (see demand).
 type exchange struct {
-	source   Source
-	queue    *queue
-	answered chan<- *exchange
-	over     <-chan struct{} // nothing reads answered any more
+	loop  *loop
+	queue *queue
 
 	sent     time.Time // just before
 	giveUp   time.Time // it is not waited for any longer
@@ -61,13 +59,13 @@ type exchange struct {
 
 // Run sends the exchange.
 func (x *exchange) Run() {
-	x.results, x.claimed = x.source.Exchange(x.reports, x.claim)
+	x.results, x.claimed = x.queue.Source.Exchange(x.reports, x.claim)
 	if o := x.queue.Observer; o != nil && len(x.claimed.Tasks) > 0 {
 		o.Claimed(x.claimed.Tasks)
 	}
 	select {
-	case x.answered <- x:
-	case <-x.over:
+	case x.loop.exchanged <- x:
+	case <-x.loop.over:
 	}
 }
 
@@ -97,7 +95,7 @@ func (l *loop) exchange(now time.Time) bool {
 		return len(q.pending) < before // some were dropped: their runners are free now
 	}
 	l.send(&exchange{
-		source: q.Source, queue: q, answered: l.exchanged, over: l.over,
+		loop: l, queue: q,
 		sent: now, giveUp: now.Add(min(max(q.Lease/3, minExchangeWait), maxExchangeWait)),
 		reports: reports, reported: reported, claim: claim, dueEpoch: q.demand.dueEpoch,
 	})
@@ -124,12 +122,11 @@ func (l *loop) send(x *exchange) {
 		l.reserve(q, x.claim)
 		if len(l.queues) > 1 {
 			x.lapse = x.sent.Add(l.lapsesAfter(q))
-			l.nextLapse = backoff.Sooner(l.nextLapse, x.lapse)
 		}
 	}
 	l.deal(x)
 	l.exchanges = append(l.exchanges, x)
-	x.source.Start(x)
+	q.Source.Start(x)
 }
 
 // lapsesAfter is for how long an exchange keeps runners: for several times as long as one takes.
@@ -145,16 +142,10 @@ func (l *loop) patienceWith(q *queue) time.Duration {
 	return min(max(2*q.usual, leastPatience), mostPatience)
 }
 
-// lapse takes the runners back from exchanges that have not been answered for long, and dates
-// the next time.
+// lapse takes the runners back from exchanges that have not been answered for long.
 func (l *loop) lapse(now time.Time) {
-	l.nextLapse = time.Time{}
 	for _, x := range l.exchanges {
-		switch {
-		case x.reserved == 0 || x.lapse.IsZero():
-		case now.Before(x.lapse):
-			l.nextLapse = backoff.Sooner(l.nextLapse, x.lapse)
-		default:
+		if x.reserved > 0 && !x.lapse.IsZero() && !now.Before(x.lapse) {
 			l.reserve(x.queue, -x.reserved)
 			x.reserved = 0
 			x.queue.overdue++
@@ -180,17 +171,7 @@ func (l *loop) stopWaiting(x *exchange) {
 		q.client.probes--
 	}
 	l.reserve(q, -x.reserved)
-	l.exchanges = without(l.exchanges, x)
-}
-
-// without returns exchanges without one of them, which is likely to be one of the last.
-func without(all []*exchange, x *exchange) []*exchange {
-	for i := len(all) - 1; i >= 0; i-- {
-		if all[i] == x {
-			return slices.Delete(all, i, i+1)
-		}
-	}
-	return all
+	l.exchanges = slices.DeleteFunc(l.exchanges, func(other *exchange) bool { return other == x })
 }
 
 // takeReports groups what is pending of a queue by operation, and leaves what is too much for one
@@ -274,25 +255,20 @@ func (l *loop) putBack(deliveries []*delivery) {
 func (l *loop) settle(x *exchange) {
 	q := x.queue
 	if x.givenUp {
-		l.late = without(l.late, x)
+		l.late = slices.DeleteFunc(l.late, func(other *exchange) bool { return other == x })
 	} else {
 		l.stopWaiting(x)
 	}
 	var failed error
-	note := func(err error) {
-		if failed == nil {
-			failed = err
-		}
-	}
 	for i, r := range x.results {
 		if x.givenUp {
 			l.settleLate(x.reported[i], r)
 		} else {
-			note(l.settleReport(x.reported[i], r))
+			failed = cmp.Or(failed, l.settleReport(x.reported[i], r))
 		}
 	}
 	if x.claim > 0 {
-		note(l.settleClaim(x))
+		failed = cmp.Or(failed, l.settleClaim(x))
 	}
 	switch {
 	case x.givenUp:
@@ -344,13 +320,8 @@ func (l *loop) settleLate(deliveries []*delivery, r ReportResult) {
 			l.accept(d, r.Answers[i])
 		}
 	}
-	var last *queue
-	for _, d := range deliveries {
-		if q := d.queue; q != last {
-			l.setPending(q, slices.DeleteFunc(slices.Clone(q.pending), func(d *delivery) bool { return d.state == settled }))
-			last = q
-		}
-	}
+	q := deliveries[0].queue // of all
+	l.setPending(q, slices.DeleteFunc(slices.Clone(q.pending), func(d *delivery) bool { return d.state == settled }))
 }
 
 func (l *loop) settleDelivery(d *delivery, answer store.Answer) {
@@ -379,7 +350,6 @@ func (l *loop) accept(d *delivery, answer store.Answer) {
 	if !d.on(dispositionTaken) {
 		return
 	}
-	l.forget(d)
 	d.queue.Policy.Accepted(d.task)
 	about := []any{slog.String("task", d.task.ID), slog.Int("attempt", d.task.Attempt), slog.String("error", d.disposition.Reason)}
 	ending, log := endingOf[d.disposition.Action], d.queue.Log
@@ -389,6 +359,8 @@ func (l *loop) accept(d *delivery, answer store.Answer) {
 		log.Warn("sluice: task failed for good, its waiting version takes over", about...)
 	case ending == Buried:
 		log.Warn("sluice: task buried", about...)
+	case ending == Discarded:
+		log.Info("sluice: task discarded", about...)
 	}
 	if answer == store.Resultless {
 		log.Warn("sluice: the server refused the task's result", about[:2]...)
@@ -398,7 +370,7 @@ func (l *loop) accept(d *delivery, answer store.Answer) {
 }
 
 // endingOf says what becomes of a task if an action is accepted.
-var endingOf = [...]Ending{store.Finish: Done, store.Retry: Retried, store.Release: Released, store.Snooze: Snoozed, store.Bury: Buried}
+var endingOf = [...]Ending{store.Finish: Done, store.Retry: Retried, store.Release: Released, store.Again: Again, store.Bury: Buried, store.Discard: Discarded}
 
 // settleClaim takes what a claim has brought. The answer may come so late that the leases
 // are over, or that the runners are taken: those tasks are given back. If another worker has
@@ -428,8 +400,8 @@ func (l *loop) settleClaim(x *exchange) error {
 		return x.claimed.Err // what was leased is due again after the lease
 	}
 	more := x.claimed.More || len(tasks) == x.claim
-	if len(l.queues) > 1 { // a queue whose tasks are all taken is not to wait for its turn to find that out
-		more = x.claimed.More || len(tasks) > 0 && x.claimed.Head <= 0
+	if len(l.queues) > 1 { // no turn is spent on a claim that would find nothing
+		more = x.claimed.More || len(tasks) > 0 && x.claimed.Head.Off == 0
 		q.brought = len(tasks)
 	}
 	q.demand.noteClaimed(more, x.dueEpoch)
@@ -459,7 +431,7 @@ func (l *loop) hand(x *exchange, tooLate bool) {
 		d.queue = x.queue
 		d.leased(x.sent, x.queue.Lease)
 		d.charged = x.each
-		if tooLate || l.stopping != nil || !l.hasRunner(x) || !time.Now().Before(d.until) {
+		if tooLate || l.isStopping() || !l.hasRunner(x) || !time.Now().Before(d.until) {
 			l.giveBack(d)
 		} else {
 			l.dispatch(d)

@@ -272,7 +272,7 @@ func TestExchange_AClaimIsNotDispatchedAfterItsLease(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorker(newQueue(3*time.Second), 5, 0)
 		l := newLoop(t.Context(), w.config())
-		x := &exchange{queue: l.queues[0], sent: time.Now(), claim: 5, claimed: ClaimResult{Receipt: "r1", Tasks: make([]store.Task, 2)}}
+		x := &exchange{queue: l.queues[0], sent: time.Now(), claim: 5, claimed: ClaimResult{Exchanged: store.Exchanged{Receipt: "r1", Tasks: make([]store.Task, 2)}}}
 		time.Sleep(3*time.Second - 32*time.Millisecond) // the safe part of the lease
 		l.settle(x)
 		require.Empty(t, l.handling)

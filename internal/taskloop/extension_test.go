@@ -76,7 +76,7 @@ func TestLease_TheMostPressingIsExtendedFirst(t *testing.T) {
 		l.checkLeases(now)
 		l.extend()
 		require.Empty(t, l.queues[0].toExtend)
-		require.Empty(t, l.extendable)
+		require.Empty(t, l.lists[extenders])
 		require.Equal(t, now.Add(time.Millisecond), l.nextCheck)
 		l.handleExtension(<-l.extended)
 		_, extensions := q.sent()

@@ -63,26 +63,24 @@ func (l *loop) checkLeases(now time.Time) {
 func (l *loop) extendSoon(d *delivery) {
 	d.extending = true
 	q := d.queue
-	if len(q.toExtend) == 0 {
-		l.extendable = append(l.extendable, q)
-	}
+	l.list(q, extenders)
 	q.toExtend, q.unsorted = append(q.toExtend, d), true
 }
 
 // extend sends extensions, as many as may be under way.
 func (l *loop) extend() {
-	left := l.extendable[:0]
 	l.nextExtension = time.Time{}
-	for _, q := range l.extendable {
+	for i := 0; i < len(l.lists[extenders]); {
+		q := l.lists[extenders][i]
 		for len(q.toExtend) > 0 && q.extensions < l.extensionSlots() && l.mayExtend() {
 			l.sendExtension(q)
 		}
 		if len(q.toExtend) > 0 {
-			left = append(left, q)
+			i++
+		} else {
+			l.drop(extenders, i)
 		}
 	}
-	clear(l.extendable[len(left):])
-	l.extendable = left
 }
 
 // mayExtend reports whether an extension may go out beside those under way: more than a few go one
@@ -95,9 +93,9 @@ func (l *loop) mayExtend() bool {
 	return true
 }
 
-// sendExtension sends the extensions of the most pressing leases, in a goroutine of its own. It is
-// given half of what is left of the first, so that there is always another try. The goroutine ends
-// by then; Run waits for it, until lastWait is over.
+// sendExtension sends the extensions of the most pressing leases, in a goroutine of its own. Its
+// timeout is half of what is left of the lease that ends first, so that there is always another
+// try. The goroutine ends by then; Run waits for it, until lastWait is over.
 func (l *loop) sendExtension(q *queue) {
 	if q.unsorted {
 		q.unsorted = false
@@ -107,12 +105,13 @@ func (l *loop) sendExtension(q *queue) {
 	}
 	x := &extension{queue: q, sent: time.Now()}
 	l.extendedAt = x.sent
+	var items []store.Item // without the dispositions, which are still the runners'
 	taken := 0
 	for taken < len(q.toExtend) && len(x.deliveries) < store.MaxGroup {
 		d := q.toExtend[taken]
 		taken++
 		if d.state == handling {
-			x.deliveries = append(x.deliveries, d)
+			x.deliveries, items = append(x.deliveries, d), append(items, store.Item{ID: d.task.ID, Receipt: d.receipt})
 		} else {
 			d.extending = false // its disposition is on its way, or it is over
 		}
@@ -126,7 +125,6 @@ func (l *loop) sendExtension(q *queue) {
 	q.extensions++
 	l.extensions++
 	budget := lease.Budget(x.deliveries[0].until.Sub(x.sent))
-	items := toExtend(x.deliveries)
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), budget)
 		defer cancel()
@@ -187,10 +185,17 @@ func (l *loop) handleExtended(d *delivery, sent time.Time, r ReportResult, i int
 // taken for granted: an extension that is accepted refutes it.
 func (l *loop) checkCanceled(id string) {
 	now := time.Now()
-	for d := l.byID[id]; d != nil; d = d.older {
-		d.announced = now
-		if d.state == handling && !d.extending {
-			l.extendSoon(d)
+	for _, d := range l.handling {
+		if d.task.ID == id && d.state == handling {
+			d.announced = now
+			if !d.extending {
+				l.extendSoon(d)
+			}
+		}
+	}
+	for d := range l.unreported {
+		if d.task.ID == id {
+			d.announced = now
 		}
 	}
 }
@@ -204,30 +209,4 @@ func (l *loop) stale(d *delivery, answer store.Answer) {
 	} else {
 		l.lose(d)
 	}
-}
-
-// remember has a delivery found by its task's ID. There may be an older one of that ID, which
-// does not know yet that it is over: the task was cancelled and enqueued again, or the answer
-// to its disposition is still on its way.
-func (l *loop) remember(d *delivery) {
-	d.older = l.byID[d.task.ID]
-	l.byID[d.task.ID] = d
-}
-
-// forget ends that: the delivery is over.
-func (l *loop) forget(d *delivery) {
-	newest := l.byID[d.task.ID]
-	switch {
-	case newest != d:
-		for at := newest; at != nil; at = at.older {
-			if at.older == d {
-				at.older = d.older
-			}
-		}
-	case d.older != nil:
-		l.byID[d.task.ID] = d.older
-	default:
-		delete(l.byID, d.task.ID)
-	}
-	d.older = nil
 }

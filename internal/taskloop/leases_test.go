@@ -280,33 +280,6 @@ func TestLease_TheMessageIsForEveryDeliveryOfItsID(t *testing.T) {
 	})
 }
 
-// TestLoop_ForgetsDeliveriesByTheirID once they are over, in any order.
-func TestLoop_ForgetsDeliveriesByTheirID(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		for _, order := range [][3]int{{0, 1, 2}, {2, 1, 0}, {1, 0, 2}, {1, 2, 0}} {
-			w := newWorker(newQueue(time.Minute), 3, time.Second)
-			l := newLoop(t.Context(), w.config())
-			var all [3]*delivery
-			for i := range all {
-				all[i] = &delivery{queue: l.queues[0], task: store.Task{ID: "a"}}
-				l.dispatch(all[i])
-			}
-			for n, i := range order {
-				l.lose(all[i])
-				known := 0
-				for d := l.byID["a"]; d != nil; d = d.older {
-					require.NotEqual(t, lost, d.state)
-					known++
-				}
-				require.Equal(t, 2-n, known)
-			}
-			require.Empty(t, l.byID)
-			l.close()
-		}
-		time.Sleep(time.Minute) // a handler may have begun before its lease was lost
-	})
-}
-
 // TestLease_ALostTaskIsNotBegun: its runner takes it from the channel, and no further.
 func TestLease_ALostTaskIsNotBegun(t *testing.T) {
 	inBubble(t, func(t *testing.T) {

@@ -24,6 +24,7 @@ const (
 	reporters = iota // those with dispositions to be sent, in the order of asking
 	shut             // a claim may bring something, and their servers do not answer: see probe
 	idle             // nothing is due, and they are not watched
+	extenders        // those with leases that are to be extended
 	lists
 )
 
@@ -51,7 +52,7 @@ func (l *loop) consider(q *queue) {
 		l.wantsNoMore(q)
 	}
 	switch {
-	case l.stopping != nil:
+	case l.isStopping():
 	case l.takesTurns(q):
 		l.wants(q)
 	case q.demand.claimWanted && l.isShut(q):
@@ -107,30 +108,20 @@ type waiting struct {
 	queue *queue
 	since time.Time
 	stop  context.CancelFunc
-	ended bool // the loop has stopped it
+	ended bool // the loop has stopped it: what it returns is of no interest
 	err   error
-}
-
-// end stops it. What it returns is of no interest.
-func (w *waiting) end() {
-	w.ended = true
-	w.stop()
 }
 
 // wait has those queues watched in which nothing is due, while a runner is free. While all are
 // busy, others are told of tasks. With several queues they are always watched: one that has a task
 // is to have the next runner.
 func (l *loop) wait() {
-	isFull := len(l.queues) == 1 && l.occupied() >= l.Concurrency
-	if isFull && l.waits > 0 {
+	if len(l.queues) == 1 && l.occupied() >= l.Concurrency {
 		l.endWaits()
-	}
-	if len(l.queues) == 1 && l.free() == 0 {
-		return
 	}
 	for i := 0; i < len(l.lists[idle]); {
 		q := l.lists[idle][i]
-		if q.underWay == 0 && q.waiting == nil && !q.demand.claimWanted && l.stopping == nil {
+		if q.underWay == 0 && q.waiting == nil && !q.demand.claimWanted && !l.isStopping() {
 			if len(l.queues) == 1 && l.freeFor(q) == 0 {
 				i++
 				continue
@@ -160,12 +151,12 @@ func (l *loop) woken(w *waiting) {
 	q := w.queue
 	q.waiting = nil
 	l.waits--
-	if !w.ended || l.stopping != nil {
+	if !w.ended || l.isStopping() {
 		q.demand.noteDue()
 	}
 	q.hadNone = true
 	switch {
-	case w.ended || l.stopping != nil:
+	case w.ended || l.isStopping():
 	case w.err != nil:
 		if time.Since(w.since) > retryLast {
 			q.health.reset(watching) // it has worked in between

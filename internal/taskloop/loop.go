@@ -56,15 +56,14 @@ type loop struct {
 	extended    chan *extension
 	waited      chan *waiting
 	over        chan struct{} // closed when the loop has ended: nothing reads exchanged any more
-	alarm       alarm
+	alarm       *time.Timer
 
-	runners      int                  // goroutines
-	handling     bag                  // deliveries whose handlers have not returned
-	replaced     int                  // those of them whose places others have, see replace
-	byID         map[string]*delivery // the newest that was dispatched and is not settled or lost, by the task's ID
-	pending      int                  // deliveries whose dispositions are to be sent, of all queues
-	spare        []*delivery          // a slice to be used again
-	dispatchedAt time.Time            // when deliveries were last given to the runners
+	runners      int         // goroutines
+	handling     bag         // deliveries whose handlers have not returned
+	replaced     int         // those of them whose places others have, see replace
+	pending      int         // deliveries whose dispositions are to be sent, of all queues
+	spare        []*delivery // a slice to be used again
+	dispatchedAt time.Time   // when deliveries were last given to the runners
 
 	queues    []*queue
 	lists     [lists][]*queue
@@ -79,21 +78,17 @@ type loop struct {
 	late          []*exchange // that were given up, and may yet bring tasks: until their leases would end
 	reserved      int         // runners that are kept for what claims may bring
 	extensions    int         // under way
-	extendable    []*queue    // with leases that are to be extended
 	waits         int         // likewise, of Source.Wait
 	nextCheck     time.Time   // when a lease has to be checked; zero for never
-	nextLapse     time.Time   // when an exchange may have to give back its runners; zero for never
 	nextTry       time.Time   // when something may be sent that had to wait; zero for never
 	extendedAt    time.Time   // when an extension was last sent
 	nextExtension time.Time   // when one may be that had to wait; zero for never
-	stopping      *stopping   // nil until ctx has ended
+	stopBy        time.Time   // when Grace is over or, once that is, lastWait; zero until ctx has ended
+	interrupted   bool        // Grace is over: the handlers' contexts have been ended
 }
 
-// stopping is the end of a loop.
-type stopping struct {
-	graceEnd    time.Time
-	interrupted bool // the handlers' contexts have been ended
-}
+// isStopping reports whether Run's ctx has ended.
+func (l *loop) isStopping() bool { return !l.stopBy.IsZero() }
 
 func newLoop(ctx context.Context, c Config) *loop {
 	l := &loop{
@@ -104,8 +99,7 @@ func newLoop(ctx context.Context, c Config) *loop {
 		extended:    make(chan *extension, mostExtensions),
 		waited:      make(chan *waiting, 1),
 		over:        make(chan struct{}),
-		alarm:       newAlarm(),
-		byID:        map[string]*delivery{},
+		alarm:       time.NewTimer(time.Hour),
 	}
 	l.opened = time.Now()
 	l.open()
@@ -124,15 +118,17 @@ func (l *loop) run() *Unfinished {
 		for l.exchange(now) {
 		}
 		l.wait()
-		if l.stopping != nil {
-			if l.isQuiet() {
-				return nil
-			}
-			if !now.Before(l.stopping.graceEnd.Add(lastWait)) {
-				return l.unfinished()
-			}
+		switch {
+		case l.isStopping() && l.isQuiet():
+			return nil
+		case l.interrupted && !now.Before(l.stopBy):
+			return l.unfinished()
 		}
-		l.alarm.set(l.nextWake())
+		if at := l.nextWake(); at.IsZero() {
+			l.alarm.Stop()
+		} else {
+			l.alarm.Reset(time.Until(at))
+		}
 		l.awaitEvent()
 	}
 }
@@ -152,8 +148,7 @@ func (l *loop) awaitEvent() {
 		l.checkCanceled(id)
 	case <-l.Sizes.changed:
 		l.resize()
-	case <-l.alarm.timer.C:
-		l.alarm.at = time.Time{}
+	case <-l.alarm.C:
 	case <-l.end:
 		l.stop(time.Now())
 	}
@@ -161,8 +156,8 @@ func (l *loop) awaitEvent() {
 
 // doWhatIsDue does what the alarm was set for.
 func (l *loop) doWhatIsDue(now time.Time) {
-	if s := l.stopping; s != nil && !s.interrupted && !now.Before(s.graceEnd) {
-		s.interrupted = true
+	if l.isStopping() && !l.interrupted && !now.Before(l.stopBy) {
+		l.interrupted, l.stopBy = true, l.stopBy.Add(lastWait)
 		for _, d := range l.handling {
 			d.cancel(context.Canceled)
 		}
@@ -173,9 +168,7 @@ func (l *loop) doWhatIsDue(now time.Time) {
 	for len(l.late) > 0 && !now.Before(l.late[0].leaseEnds()) {
 		l.late = slices.Delete(l.late, 0, 1) // what it leased is due again
 	}
-	if !l.nextLapse.IsZero() && !now.Before(l.nextLapse) {
-		l.lapse(now)
-	}
+	l.lapse(now)
 	if !l.nextCheck.IsZero() && !now.Before(l.nextCheck) {
 		l.checkLeases(now)
 	}
@@ -184,46 +177,17 @@ func (l *loop) doWhatIsDue(now time.Time) {
 
 // nextWake is when something is due by the clock; zero for never.
 func (l *loop) nextWake() time.Time {
-	at := l.nextCheck
-	if s := l.stopping; s != nil && !s.interrupted {
-		at = backoff.Sooner(at, s.graceEnd)
-	} else if s != nil {
-		at = backoff.Sooner(at, s.graceEnd.Add(lastWait))
-	}
-	if len(l.exchanges) > 0 {
-		at = backoff.Sooner(at, l.exchanges[0].giveUp)
+	at := backoff.Sooner(l.nextCheck, l.stopBy)
+	for _, x := range l.exchanges {
+		at = backoff.Sooner(at, x.giveUp)
+		if x.reserved > 0 {
+			at = backoff.Sooner(at, x.lapse)
+		}
 	}
 	if len(l.late) > 0 {
 		at = backoff.Sooner(at, l.late[0].leaseEnds())
 	}
-	for _, other := range []time.Time{l.nextTry, l.nextLapse, l.nextExtension} {
-		at = backoff.Sooner(at, other)
-	}
-	return at
-}
-
-// alarm is a timer that is set anew only if its time changes.
-type alarm struct {
-	timer *time.Timer
-	at    time.Time // zero for never
-}
-
-func newAlarm() alarm {
-	a := alarm{timer: time.NewTimer(time.Hour)}
-	a.timer.Stop()
-	return a
-}
-
-func (a *alarm) set(at time.Time) {
-	if at.Equal(a.at) {
-		return
-	}
-	a.at = at
-	if at.IsZero() {
-		a.timer.Stop()
-	} else {
-		a.timer.Reset(time.Until(at))
-	}
+	return backoff.Sooner(at, backoff.Sooner(l.nextTry, l.nextExtension))
 }
 
 // dispatch gives a delivery to a runner. There is always one free, or on its way.
@@ -231,11 +195,10 @@ func (l *loop) dispatch(d *delivery) {
 	l.handling.add(d)
 	d.queue.active++
 	d.queue.handling++
-	l.remember(d)
 	d.hold = &lease.Hold{Receipt: d.task.Score}
 	d.hold.Last(d.until)
 	d.ctx, d.cancel = context.WithCancelCause(lease.WithHolding(l.handlers, d.hold))
-	d.began, d.beginBy = l.dispatchedAt, d.until
+	d.began = l.dispatchedAt
 	l.countRunning(d, 1)
 	if l.runners < len(l.handling) {
 		l.runners++
@@ -320,7 +283,6 @@ func (l *loop) abandon(d *delivery, e Ending, cause error) bool {
 		return false
 	}
 	l.decided(d, e)
-	l.forget(d)
 	if !isWithRunner { // else gather tells
 		l.tell(d)
 	}
@@ -334,7 +296,7 @@ func (l *loop) abandon(d *delivery, e Ending, cause error) bool {
 // stop begins the end of the loop.
 func (l *loop) stop(now time.Time) {
 	l.end = nil
-	l.stopping = &stopping{graceEnd: now.Add(l.Grace)}
+	l.stopBy = now.Add(l.Grace)
 	l.endWaits()
 	for {
 		select {
@@ -351,14 +313,32 @@ func (l *loop) stop(now time.Time) {
 // endWaits ends each Source.Wait.
 func (l *loop) endWaits() {
 	for _, q := range l.queues {
-		if q.waiting != nil {
-			q.waiting.end()
+		if w := q.waiting; w != nil {
+			w.ended = true
+			w.stop()
 		}
 	}
 }
 
 func (l *loop) isQuiet() bool {
 	return len(l.handling)+l.pending+len(l.exchanges)+len(l.late)+l.extensions == 0
+}
+
+// unreported yields the deliveries whose handlers have returned, and of which Redis has not
+// acknowledged what is to become of them.
+func (l *loop) unreported(yield func(d *delivery) bool) {
+	lists := make([][]*delivery, 0, len(l.lists[reporters])+len(l.exchanges))
+	for _, q := range l.lists[reporters] {
+		lists = append(lists, q.pending)
+	}
+	for _, x := range l.exchanges {
+		lists = append(lists, x.reported...)
+	}
+	for _, d := range slices.Concat(lists...) {
+		if !yield(d) {
+			return
+		}
+	}
 }
 
 // unfinished says what is left at the last moment.
@@ -376,21 +356,12 @@ func (l *loop) unfinished() *Unfinished {
 // returned. It leaves the deliveries of which Redis has not acknowledged what is to become of them.
 func (l *loop) close() {
 	close(l.over)
-	l.alarm.timer.Stop()
+	l.alarm.Stop()
 	for _, d := range l.completions.close() {
 		l.leave(d)
 	}
-	for _, q := range l.queues {
-		for _, d := range q.pending {
-			l.leave(d)
-		}
-	}
-	for _, x := range l.exchanges {
-		for _, deliveries := range x.reported {
-			for _, d := range deliveries {
-				l.leave(d)
-			}
-		}
+	for d := range l.unreported {
+		l.leave(d)
 	}
 	close(l.work)
 	l.endWaits()

@@ -84,7 +84,7 @@ func (w *witness) check(t *testing.T, of *worker) {
 	defer w.observed.Unlock()
 	c := of.Counters
 	counts := [...]int64{Done: c.Ended[Done].Load(), Retried: c.Ended[Retried].Load(), Buried: c.Ended[Buried].Load(),
-		Canceled: c.Ended[Canceled].Load(), Released: c.Ended[Released].Load(), Snoozed: c.Ended[Snoozed].Load(), Lost: c.Ended[Lost].Load()}
+		Canceled: c.Ended[Canceled].Load(), Released: c.Ended[Released].Load(), Discarded: c.Ended[Discarded].Load(), Again: c.Ended[Again].Load(), Lost: c.Ended[Lost].Load()}
 	unfinished := w.started
 	for e := Done; e <= Lost; e++ {
 		unfinished -= w.finished[e]
@@ -109,11 +109,12 @@ func TestObserver_IsToldWhatBecomesOfATask(t *testing.T) {
 		decide store.Disposition
 		want   Finished
 	}{
-		"done":     {func(context.Context) error { return nil }, store.Disposition{Action: store.Finish}, Finished{Ending: Done}},
-		"retried":  {func(context.Context) error { return failed }, store.Disposition{Action: store.Retry, Delay: time.Hour}, Finished{Ending: Retried, Err: failed}},
-		"buried":   {func(context.Context) error { return failed }, store.Disposition{Action: store.Bury}, Finished{Ending: Buried, Err: failed}},
-		"released": {func(context.Context) error { return failed }, store.Disposition{Action: store.Release}, Finished{Ending: Released, Err: failed}},
-		"snoozed":  {func(context.Context) error { return failed }, store.Disposition{Action: store.Snooze, Delay: time.Hour}, Finished{Ending: Snoozed, Err: failed}},
+		"done":      {func(context.Context) error { return nil }, store.Disposition{Action: store.Finish}, Finished{Ending: Done}},
+		"retried":   {func(context.Context) error { return failed }, store.Disposition{Action: store.Retry, Delay: time.Hour}, Finished{Ending: Retried, Err: failed}},
+		"buried":    {func(context.Context) error { return failed }, store.Disposition{Action: store.Bury}, Finished{Ending: Buried, Err: failed}},
+		"discarded": {func(context.Context) error { return failed }, store.Disposition{Action: store.Discard}, Finished{Ending: Discarded, Err: failed}},
+		"released":  {func(context.Context) error { return failed }, store.Disposition{Action: store.Release}, Finished{Ending: Released, Err: failed}},
+		"again":     {func(context.Context) error { return failed }, store.Disposition{Action: store.Again, Delay: time.Hour}, Finished{Ending: Again, Err: failed}},
 		"exited": {func(context.Context) error { runtime.Goexit(); return nil }, store.Disposition{Action: store.Bury},
 			Finished{Ending: Buried, Err: ErrExited}},
 	} {

@@ -224,7 +224,7 @@ func (q *fakeQueue) settle(r Report) (answers []store.Answer) {
 		}
 		i := q.items[at]
 		switch r.Settler {
-		case store.ByExchange:
+		case store.ByExchange, store.ByDiscard:
 			copy(q.items[1:at+1], q.items[:at]) // the oldest few, since the race detector looks at each that moves
 			q.items = q.items[1:]
 		case store.ByGiveBack:
@@ -248,14 +248,14 @@ func (q *fakeQueue) claim(n int) (c ClaimResult) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.receipts++
-	c.Head = time.Hour
+	c.Head.Off = time.Hour
 	now := time.Now()
 	c.Receipt = fmt.Sprintf("r%d", q.receipts)
 	for _, i := range q.items {
 		switch {
 		case i.buried != "":
 		case len(c.Tasks) == n || now.Before(i.due):
-			c.Head = min(c.Head, i.due.Sub(now))
+			c.Head.Off = min(c.Head.Off, max(i.due.Sub(now), 0))
 		default:
 			q.late[i.ID] = max(q.late[i.ID], now.Sub(i.due))
 			i.receipt, i.due = c.Receipt, now.Add(q.lease)

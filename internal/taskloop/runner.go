@@ -35,7 +35,7 @@ func (l *loop) runner() {
 	for d := range l.work {
 		// The lease was lost, or the task cancelled, before the handler was called; or the process
 		// was stopped meanwhile, and the loop has not noticed.
-		if d.ctx.Err() != nil || !time.Now().Before(d.beginBy) {
+		if d.ctx.Err() != nil || !d.hold.Valid() {
 			d.disposition = store.Disposition{Action: store.Release}
 			l.deliver(d)
 			continue
@@ -72,7 +72,7 @@ func (l *loop) deliver(d *delivery) {
 		d.took = max(time.Since(d.called), 1)
 	}
 	d.hold.End()
-	d.hold.SetDue(time.Time{}) // it has returned, and is not stuck
+	d.hold.SetDeadline(time.Time{}) // it has returned, and is not stuck
 	d.cancel(nil)
 	if !l.completions.put(d) {
 		l.leave(d)

@@ -23,7 +23,7 @@ var ErrStuck = fmt.Errorf("%w: the handler is stuck", lease.ErrLost)
 func (d *delivery) begin(timeout time.Duration) {
 	d.called = time.Now()
 	if timeout > 0 {
-		d.hold.SetDue(d.called.Add(timeout))
+		d.hold.SetDeadline(d.called.Add(timeout))
 	}
 }
 
@@ -44,11 +44,11 @@ func (l *loop) scheduleStuck(q *queue) {
 // checkStuck finds out whether a handler is stuck, whatever the state of its delivery, or schedules
 // the next check.
 func (l *loop) checkStuck(d *delivery, now time.Time) {
-	due := d.hold.Due()
-	switch at := due.Add(l.Grace); {
+	deadline := d.hold.Deadline()
+	switch at := deadline.Add(l.Grace); {
 	case d.stuck:
 		l.replace(d)
-	case due.IsZero():
+	case deadline.IsZero():
 	case now.Before(at):
 		l.scheduleCheck(at)
 	default:

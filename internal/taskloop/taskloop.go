@@ -22,9 +22,9 @@ import (
 // Source is a queue that a loop works on. Its methods may be called from several goroutines at
 // once.
 type Source interface {
-	// Exchange sends reports and, if claim is not 0, a claim of at most that many tasks,
-	// all in one pipeline. It blocks until there is an answer or the client
-	// gives up, and returns a result for each report.
+	// Exchange sends reports, one for each settler at most and in their order, and, if claim is not
+	// 0, a claim of at most that many tasks, all in one pipeline. It blocks until there is an answer
+	// or the client gives up, and returns a result for each report.
 	Exchange(reports []Report, claim int) ([]ReportResult, ClaimResult)
 	// Extend extends the leases of up to store.MaxGroup tasks, those in a row with the same
 	// receipt at the least cost. It returns when ctx ends.
@@ -54,14 +54,8 @@ type ReportResult struct {
 // ClaimResult is the result of a claim.
 type ClaimResult struct {
 	Outcome redisexec.Outcome
-	Tasks   []store.Task
-	Receipt string // of all of them
-	More    bool   // there may be more that are due
-	Limited bool   // others were due, and the queue's pause or limits have kept them
-	// Head is in what time the earliest of the other tasks is due, an hour at most; or negative,
-	// for how long it has been.
-	Head time.Duration
-	Err  error
+	store.Exchanged
+	Err error
 }
 
 // Policy is what a worker makes of a task, and of what has become of it.
@@ -119,7 +113,8 @@ const (
 	Buried
 	Canceled
 	Released
-	Snoozed
+	Discarded
+	Again
 	Lost
 )
 

@@ -249,10 +249,10 @@ func TestRun_GroupsByOperation(t *testing.T) {
 // it is sent at a time.
 func TestRun_WhatComesNextTakesTheTasksPlace(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		q := newQueue(time.Minute, "done", "snoozed", "retried", "set aside", "large", "larger")
+		q := newQueue(time.Minute, "done", "again", "retried", "set aside", "large", "larger")
 		q.latency = 10 * time.Millisecond
 		w := newWorker(q, 6, time.Second)
-		actions := map[string]store.Action{"done": store.Finish, "snoozed": store.Snooze, "retried": store.Retry, "set aside": store.Bury, "large": store.Finish, "larger": store.Finish}
+		actions := map[string]store.Action{"done": store.Finish, "again": store.Again, "retried": store.Retry, "set aside": store.Bury, "large": store.Finish, "larger": store.Finish}
 		sizes := map[string]int{"large": store.MaxGroupBytes/2 + 1, "larger": 2 * store.MaxGroupBytes}
 		at := time.Now().Add(time.Hour)
 		w.decide = func(task store.Task, _ error, _ error) store.Disposition {
@@ -275,7 +275,7 @@ func TestRun_WhatComesNextTakesTheTasksPlace(t *testing.T) {
 		require.Len(t, w.tasks(), 6, "once each")
 		require.Len(t, q.left(), 6)
 		require.Equal(t, [5]int64{3, 2, 0, 0, 0}, w.counts(), "nothing is buried")
-		require.EqualValues(t, 1, w.Counters.Ended[Snoozed].Load())
+		require.EqualValues(t, 1, w.Counters.Ended[Again].Load())
 		require.Equal(t, 1, w.logged("failed for good"))
 		q.set(func() {
 			for _, i := range q.items {

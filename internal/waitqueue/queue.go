@@ -41,7 +41,7 @@ func (q *queue[V]) join(w *Waiter[V], try bool) Turn {
 	return Queued
 }
 
-// handOver makes the next waiter the holder of what w has given up, and returns it: its turn
+// handOver makes the next waiter the holder of what w has released, and returns it: its turn
 // is to be sent. It returns nil if that is not safe. It locks the mutex itself.
 func (q *queue[V]) handOver(w *Waiter[V]) *Waiter[V] {
 	defer q.lock().Unlock()
@@ -80,14 +80,6 @@ func (q *queue[V]) promoteNext() {
 	}
 	q.stopWatching()
 	q.stripe.busy--
-}
-
-// promoteNextAfter is promoteNext if w is the head.
-func (q *queue[V]) promoteNextAfter(w *Waiter[V]) {
-	if q.head == w {
-		q.promoteNext()
-		q.stripe.makeRoom()
-	}
 }
 
 func expired[V any](w *Waiter[V]) bool { return time.Until(w.holder.Deadline()) <= 0 }

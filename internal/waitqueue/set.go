@@ -32,7 +32,7 @@ import (
 type Holder interface {
 	// Deadline is until when it safely holds.
 	Deadline() time.Time
-	// TakeOver makes it the holder of what from gives up, if that is safe, and reports
+	// TakeOver makes it the holder of what from releases, if that is safe, and reports
 	// whether it did. It returns its deadline.
 	TakeOver(from Holder) (deadline time.Time, ok bool)
 	// ForbidHandOver keeps what it holds, or is about to, from being handed over.
@@ -71,10 +71,8 @@ const stripes = 16
 
 // queue is the waiters of one name. It is idle while it has no head.
 type queue[V any] struct {
-	value      V
-	name       string
-	stripe     *stripe[V] // whose mutex guards what follows
-	prev, next *queue[V]  // in the ring of the stripe's queues
+	value  V
+	stripe *stripe[V] // whose mutex guards what follows
 
 	head    *Waiter[V]
 	held    bool // the head holds, and has not begun to give back
@@ -170,7 +168,7 @@ func (s *Set[V]) Hold(w *Waiter[V]) bool {
 	return true
 }
 
-// HandOver hands what the head has just given up over to the next waiter, and reports
+// HandOver hands what the head has just released over to the next waiter, and reports
 // whether it did: it does where that is safe, and the set is not closed. If it did not,
 // the head stays until PromoteNext, so that nothing overtakes the way back: it is no holder
 // any more, but what it held is not free either.
@@ -187,20 +185,21 @@ func (s *Set[V]) HandOver(w *Waiter[V]) bool {
 
 // PromoteNext ends the turn of the head, which holds nothing any more: the next waiter is
 // to acquire. It does nothing if w is not the head, or was never in a queue.
-func (s *Set[V]) PromoteNext(w *Waiter[V]) {
-	if q := w.queue; q != nil {
-		defer q.lock().Unlock()
-		q.promoteNextAfter(w)
-	}
-}
+func (s *Set[V]) PromoteNext(w *Waiter[V]) { s.GiveUp(w, func(bool) {}) }
 
 // GiveUp is PromoteNext for a head that has not acquired. Before another waiter is the head, end is
 // called with the mutex held, and told whether w is the last one.
 func (s *Set[V]) GiveUp(w *Waiter[V], end func(last bool)) {
 	q := w.queue
+	if q == nil {
+		return
+	}
 	defer q.lock().Unlock()
 	end(q.head == w && q.waiting.first == nil)
-	q.promoteNextAfter(w)
+	if q.head == w {
+		q.promoteNext()
+		q.stripe.makeRoom()
+	}
 }
 
 // ForbidHandOver keeps what the head of a name holds, or is about to, from being handed

@@ -18,7 +18,6 @@ type stripe[V any] struct {
 	mu     sync.Mutex           // guards what follows, and these queues and their waiters
 	queues map[string]*queue[V] // by name
 	peak   int                  // the most queues so far, see shrink.Map
-	oldest *queue[V]            // the ring of all queues, at the one that makeRoom looks at next
 	busy   int                  // how many queues have a head
 	spare  []chan Turn          // of waiters that have handed over: empty, for others to wait on
 	closed bool
@@ -27,59 +26,40 @@ type stripe[V any] struct {
 
 // The methods in this file are called with the stripe's mutex held.
 
-// add adds the queue of a name. It is the last that makeRoom looks at.
+// add adds the queue of a name.
 func (p *stripe[V]) add(name string, value V) *queue[V] {
 	p.makeRoom()
-	q := &queue[V]{value: value, name: name, stripe: p}
+	q := &queue[V]{value: value, stripe: p}
 	p.queues[name] = q
-	if p.oldest == nil {
-		q.next, q.prev, p.oldest = q, q, q
-		return q
-	}
-	q.next, q.prev = p.oldest, p.oldest.prev
-	q.prev.next, q.next.prev = q, q
 	return q
-}
-
-// drop forgets a queue, and looks at the one behind it next.
-func (p *stripe[V]) drop(q *queue[V]) {
-	delete(p.queues, q.name)
-	p.queues = shrink.Map(p.queues, &p.peak)
-	q.prev.next, q.next.prev = q.next, q.prev
-	if p.oldest == q {
-		p.oldest = q.next
-	}
-	if q.next == q {
-		p.oldest = nil
-	}
-	q.next, q.prev = nil, nil
 }
 
 // makeRoom drops idle queues while there are more than enough: until then, an idle queue
 // spares the next waiter for that name its making. It also drops those whose head has lost
 // what it held and for which nothing waits, so that forgetting to give back leaks nothing.
 //
-// It looks at a few queues only, in turn. Every name that comes, and every queue that
-// becomes idle, makes it look at more of them than that adds.
+// It looks at a few queues only, as the map gives them: at random. Every name that comes, and every
+// queue that becomes idle, makes it look at more of them than that adds.
 func (p *stripe[V]) makeRoom() {
-	for range 4 {
-		q := p.oldest
-		if q == nil || len(p.queues) <= enough {
-			return
+	if len(p.queues) <= enough {
+		return
+	}
+	looks := 8
+	for name, q := range p.queues {
+		if looks--; looks < 0 {
+			break
 		}
 		forgotten := q.held && q.waiting.first == nil && expired(q.head)
-		idle := q.head == nil && len(p.queues)-p.busy > 2*p.busy+enough
-		if !forgotten && !idle {
-			p.oldest = q.next
-			continue
-		}
 		if forgotten { // it is nothing to its queue any more, should it give back at last
 			q.head, q.held = nil, false
 			q.stopWatching()
 			p.busy--
 		}
-		p.drop(q)
+		if forgotten || q.head == nil && len(p.queues)-p.busy > 2*p.busy+enough {
+			delete(p.queues, name)
+		}
 	}
+	p.queues = shrink.Map(p.queues, &p.peak)
 }
 
 // channel returns one for a waiter's turn.

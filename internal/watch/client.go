@@ -25,19 +25,15 @@ type Client struct {
 	// Scripts are those with which queues are worked on.
 	Scripts *store.Scripts
 
-	rdb    redis.UniversalClient
-	looker looker
-	alone  chan struct{} // has a value for each look at one queue that is under way
-	id     string        // in lines
-
-	mu       sync.Mutex // guards what follows
-	watchers map[any]weak.Pointer[Watcher]
+	looker   looker
+	alone    chan struct{} // has a value for each look at one queue that is under way
+	id       string        // in lines
+	watchers weakMap[any, Watcher]
 }
 
 func newClient(rdb redis.UniversalClient, scripts *store.Scripts) *Client {
 	c := &Client{
-		rdb: rdb, Executor: redisexec.New(rdb), Notifier: notify.New(rdb), Scripts: scripts, id: rand.Text()[:12],
-		watchers: map[any]weak.Pointer[Watcher]{}, alone: make(chan struct{}, looksAtOnce),
+		Executor: redisexec.New(rdb), Notifier: notify.New(rdb), Scripts: scripts, id: rand.Text()[:12], alone: make(chan struct{}, looksAtOnce),
 	}
 	c.looker.init(c.Executor, scripts)
 	return c
@@ -47,8 +43,8 @@ const (
 	// looksAtOnce is how many queues are looked at alone at a time: many begin to be waited for
 	// together, when the client begins or has a new connection for pub/sub.
 	looksAtOnce = 2
-	// holdsUp is for how long they hold up another one. One that takes longer has a server that
-	// hangs.
+	// holdsUp is how long a look waits for one of these to end. One that takes longer is on a
+	// server that hangs.
 	holdsUp = 20 * time.Millisecond
 )
 
@@ -56,54 +52,35 @@ const (
 func (c *Client) lookingAlone() (done func()) {
 	select {
 	case c.alone <- struct{}{}:
-	default:
-		timer := time.NewTimer(holdsUp)
-		defer timer.Stop()
-		select {
-		case c.alone <- struct{}{}:
-		case <-timer.C:
-			return func() {}
-		}
+		return func() { <-c.alone }
+	case <-time.After(holdsUp):
+		return func() {}
 	}
-	return func() { <-c.alone }
 }
 
 // Watcher returns the watcher of a queue, which all share that wait for it on this client. It
 // starts nothing. Until a caller of [Wait] says otherwise, it is looked at once per poll interval.
 func (c *Client) Watcher(q *store.Queue, poll time.Duration) *Watcher {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if w := c.watchers[q.RoutingKey()].Value(); w != nil {
-		return w
-	}
-	w := &Watcher{client: c, queue: q, channel: q.WakeChannel() + ":" + c.id, interval: min(poll, store.FarOff)}
-	c.watchers[q.RoutingKey()] = weak.Make(w)
-	runtime.AddCleanup(w, c.forgetWatcher, q.RoutingKey())
-	return w
+	return c.watchers.get(q.RoutingKey(), func() *Watcher {
+		return &Watcher{client: c, queue: q, channel: q.WakeChannel() + ":" + c.id, interval: min(poll, store.FarOff)}
+	})
 }
 
-// forgetWatcher forgets a watcher that was collected.
-func (c *Client) forgetWatcher(key any) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.watchers[key].Value() == nil {
-		delete(c.watchers, key)
-	}
-}
-
-// Registry finds the Client of a redis.UniversalClient, by its address. It keeps neither alive:
-// the watchers do. An address that is used again for another one is told by Client.rdb.
+// Registry finds the Client of a redis.UniversalClient, by its type and address. It keeps neither
+// alive: the watchers do.
 type Registry struct {
 	scripts *store.Scripts
+	clients weakMap[pointer, Client]
+}
 
-	mu        sync.Mutex // guards what follows
-	byAddress map[uintptr]weak.Pointer[Client]
+// pointer is a redis.UniversalClient that is a pointer.
+type pointer struct {
+	to      reflect.Type
+	address uintptr
 }
 
 // NewRegistry returns a registry of clients that look at queues with these scripts.
-func NewRegistry(scripts *store.Scripts) *Registry {
-	return &Registry{scripts: scripts, byAddress: map[uintptr]weak.Pointer[Client]{}}
-}
+func NewRegistry(scripts *store.Scripts) *Registry { return &Registry{scripts: scripts} }
 
 // ClientOf returns the Client of rdb, which is shared if rdb is a pointer. What else a user may
 // implement the interface with cannot be compared, perhaps.
@@ -112,30 +89,36 @@ func (r *Registry) ClientOf(rdb redis.UniversalClient) *Client {
 	if v.Kind() != reflect.Pointer {
 		return newClient(rdb, r.scripts)
 	}
-	address := v.Pointer()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if c := r.byAddress[address].Value(); c != nil && c.rdb == rdb {
-		return c
-	}
-	c := newClient(rdb, r.scripts)
-	r.byAddress[address] = weak.Make(c)
-	runtime.AddCleanup(c, r.forget, address)
-	return c
+	return r.clients.get(pointer{v.Type(), v.Pointer()}, func() *Client { return newClient(rdb, r.scripts) })
 }
 
-// forget forgets a client that was collected.
-func (r *Registry) forget(address uintptr) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.byAddress[address].Value() == nil {
-		delete(r.byAddress, address)
-	}
+// weakMap finds values by their keys, and keeps no value alive.
+type weakMap[K comparable, V any] struct {
+	mu     sync.Mutex // guards what follows
+	values map[K]weak.Pointer[V]
 }
 
-// Len returns how many clients are registered.
-func (r *Registry) Len() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.byAddress)
+// get returns the value of a key. If there is none any more, that is a new one.
+func (m *weakMap[K, V]) get(key K, create func() *V) *V {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if v := m.values[key].Value(); v != nil {
+		return v
+	}
+	v := create()
+	if m.values == nil {
+		m.values = map[K]weak.Pointer[V]{}
+	}
+	m.values[key] = weak.Make(v)
+	runtime.AddCleanup(v, m.forget, key)
+	return v
+}
+
+// forget forgets a value that was collected.
+func (m *weakMap[K, V]) forget(key K) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.values[key].Value() == nil {
+		delete(m.values, key)
+	}
 }

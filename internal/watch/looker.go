@@ -130,50 +130,47 @@ func (l *looker) due(now time.Time) (due []*watch, apart bool, pause time.Durati
 	return due, now.Before(l.apart), 0
 }
 
-// look looks at queues of one server, and passes on what it has found.
+// look looks at queues of one server, and passes on what it has found. One script looks at several,
+// unless the server refuses that: access rules forbid one of the keys, or they are in several slots.
 func (l *looker) look(watches []*watch, apart bool) {
 	for some := range slices.Chunk(watches, store.MaxLook) {
-		results := make([]lookResult, len(some))
+		results, queues, size := make([]lookResult, len(some)), make([]store.Looking, len(some)), len(some)
 		for i, w := range some {
 			results[i] = lookResult{mark: w.watcher.Mark(), sent: time.Now(), head: store.Head{Failed: true}}
+			queues[i] = w.watcher.looking(results[i].mark)
 		}
-		if len(some) == 1 || apart || !l.together(some, results) {
-			l.separately(some, results)
+		if apart {
+			size = 1
+		}
+		replies := l.send(queues, size)
+		if size > 1 && replies[0].Outcome == redisexec.Rejected {
+			l.lookApart()
+			apart, size = true, 1
+			replies = l.send(queues, size)
+		}
+		for i, r := range replies {
+			at := i * size
+			l.answer(some[at:at+size], results[at:at+size], r)
 		}
 	}
 }
 
-// separately looks at queues with a script for each. They go out in one pipeline.
-func (l *looker) separately(watches []*watch, results []lookResult) {
-	requests := make([]redisexec.Request, len(watches))
-	for i, w := range watches {
-		requests[i] = l.scripts.Look([]store.Looking{w.watcher.looking(results[i].mark)})
+// send sends a script for each so many queues, all in one pipeline.
+func (l *looker) send(queues []store.Looking, size int) []redisexec.Result {
+	var requests []redisexec.Request
+	for some := range slices.Chunk(queues, size) {
+		requests = append(requests, l.scripts.Look(some))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lookFor)
 	defer cancel()
-	for i, r := range l.executor.Pipeline(ctx, requests) {
-		l.answer(watches[i:i+1], results[i:i+1], r)
-	}
+	return l.executor.Pipeline(ctx, requests)
 }
 
-// together looks at queues with one script. If it reports that it did not, the server has
-// refused that: access rules forbid one of the keys, or they are in several slots.
-func (l *looker) together(watches []*watch, results []lookResult) bool {
-	queues := make([]store.Looking, len(watches))
-	for i, w := range watches {
-		queues[i] = w.watcher.looking(results[i].mark)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), lookFor)
-	defer cancel()
-	r := l.executor.Pipeline(ctx, []redisexec.Request{l.scripts.Look(queues)})[0]
-	if r.Outcome == redisexec.Rejected {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.apart = time.Now().Add(apartFor)
-		return false
-	}
-	l.answer(watches, results, r)
-	return true
+// lookApart has the queues looked at by a script each, for a while.
+func (l *looker) lookApart() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.apart = time.Now().Add(apartFor)
 }
 
 // answer passes on what a script has said of the queues that it has looked at.

@@ -54,13 +54,17 @@ func (w *Watcher) isNewer(mark notify.Mark) bool {
 // forget has the queue looked at now. The mutex is held.
 func (w *Watcher) forget() { w.outlook.known, w.outlook.lookAt = false, time.Now() }
 
+// startOver is forget where the subscription is another one, or may be. What was asked before the
+// mark is answered too late to count. The mutex is held.
+func (w *Watcher) startOver(mark notify.Mark) { w.outlook = outlook{mark: mark, lookAt: time.Now()} }
+
 // resume finds out, for a new watch, whether the outlook is good.
 func (w *Watcher) resume() {
 	mark := w.Mark()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.outlook.known || !mark.Follows(w.outlook.mark) {
-		w.forget()
+		w.startOver(mark)
 	} else {
 		w.hear(mark)
 	}
@@ -85,7 +89,7 @@ func (w *Watcher) notified() {
 	case mark.Follows(w.outlook.mark):
 		w.hear(mark)
 	case mark.Confirmed: // what was published before is lost
-		w.forget()
+		w.startOver(mark)
 	}
 }
 
@@ -112,10 +116,14 @@ func (w *Watcher) hear(mark notify.Mark) {
 	w.outlook = outlook{known: true, mark: mark, due: due, askAt: due, callers: max(callers, 1), lookAt: w.outlook.lookAt}
 }
 
-// stand notes what a reply says of the client's place in line. The mutex is held.
-func (w *Watcher) stand(h store.Head) {
-	if h.Place != store.NotAsked {
+// stand notes what a reply says of the client's place in line: before the messages that have come
+// since it was asked for, or after. The mutex is held.
+func (w *Watcher) stand(h store.Head, areNewer bool) {
+	switch {
+	case !areNewer && h.Place != store.NotAsked:
 		w.place, w.waiting, w.unsure = h.Place, h.Waiting, false
+	case areNewer && h.Place.IsIn():
+		w.place, w.unsure = store.InLine, true
 	}
 }
 
@@ -149,18 +157,15 @@ func (w *Watcher) looked(r lookResult) {
 func (w *Watcher) takeLook(r lookResult) (missed bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	now, h := time.Now(), r.head
-	if w.isNewer(r.mark) {
-		if h.Place.IsIn() && !w.place.IsIn() { // before the message, or after
-			w.place, w.unsure = store.InLine, true
-		}
+	now, h, newer := time.Now(), r.head, w.isNewer(r.mark)
+	missed = w.place.IsIn() && h.Place.IsNew()
+	w.stand(h, newer)
+	if newer {
 		if w.outlook.known { // else it is looked at soon, in case that the caller which was told does nothing
 			w.outlook.lookAt = r.sent.Add(w.every())
 		}
 		return false
 	}
-	missed = w.place.IsIn() && h.Place.IsNew()
-	w.stand(h)
 	o := outlook{known: true, mark: r.mark, due: dueIn(h.Off, now), head: h.ID, lookAt: r.sent.Add(w.every()), callers: 1}
 	if w.failed || h.Place.IsNew() || now.Sub(r.sent) > w.interval/2 { // many that join together, or were held up, do not look together
 		w.failed, o.lookAt = false, now.Add(rand.N(w.every())+1)
@@ -183,16 +188,11 @@ func (w *Watcher) takeLook(r lookResult) (missed bool) {
 func (w *Watcher) Popped(brought, isLimited bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.popped(brought)
-	if isLimited {
-		w.forget()
-	}
-}
-
-// popped is Popped. The mutex is held.
-func (w *Watcher) popped(brought bool) {
 	if brought {
 		w.toldLast = telling{}
+	}
+	if isLimited {
+		w.forget()
 	}
 }
 
@@ -202,16 +202,14 @@ func (w *Watcher) popped(brought bool) {
 func (w *Watcher) Claimed(mark notify.Mark, sent time.Time, h store.Head, brought bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.popped(brought)
+	if brought {
+		w.toldLast = telling{}
+	}
 	w.claimedAt = sent
 	now, newer := time.Now(), w.isNewer(mark)
-	switch {
-	case !mark.Confirmed:
-	case !newer:
-		w.stand(h)
+	if mark.Confirmed {
+		w.stand(h, newer)
 		w.unsure = w.unsure || w.place.IsIn() && sent.Before(w.leftAt)
-	case h.Place.IsIn(): // before the message, or after
-		w.place, w.unsure = store.InLine, true
 	}
 	before, o := w.outlook, outlook{known: true, mark: mark, due: dueIn(h.Off, now), lookAt: sent.Add(w.every())}
 	switch {

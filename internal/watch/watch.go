@@ -3,9 +3,9 @@
 // the looks at queues at which nothing happens.
 //
 // Clients that have room for tasks stand in a line on the server, and scripts tell one of them of a
-// task: see lua/shared/idle.lua. What a Watcher knows of its queue is a hint. A caller that is told
-// of a task (its [Wait] returns) may find nothing, and waits again. To ask for a head is to claim
-// because of it.
+// task: see lua/shared/queue_idle.lua. What a Watcher knows of its queue is a hint. A caller that
+// is told of a task (its [Wait] returns) may find nothing, and waits again. To ask for a head is to
+// claim because of it.
 package watch
 
 import (
@@ -37,7 +37,7 @@ func (w *Watcher) start() {
 func (w *watch) run() {
 	watcher := w.watcher
 	n := watcher.client.Notifier
-	listener := n.JoinHearing(watcher.channel, watcher.heard)
+	listener := n.Join(watcher.channel, watcher.heard)
 	defer n.Leave(watcher.channel, listener)
 	defer watcher.client.looker.cancel(w)
 	select {
@@ -73,9 +73,7 @@ func (w *watch) turn(o outlook, act action, listener *notify.Listener) error {
 	}
 	var due <-chan time.Time
 	if !alarm.IsZero() {
-		timer := time.NewTimer(time.Until(alarm))
-		defer timer.Stop()
-		due = timer.C
+		due = time.After(time.Until(alarm))
 	}
 	select {
 	case <-listener.C:

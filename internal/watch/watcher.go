@@ -195,12 +195,10 @@ func (w *Watcher) next(this *watch) (outlook, action) {
 // claimed and has room for more, comes back soon. The mutex is held.
 func (w *Watcher) alone(now time.Time) (outlook, action) {
 	until, o := w.aloneSince.Add(passOnAfter), &w.outlook
-	switch soon := until; {
+	switch {
 	case !w.place.IsIn() || w.told:
 	case o.known && !o.askAt.IsZero() && o.askAt.Before(w.aloneSince.Add(leaveAfter)):
-		if o.askAt.After(soon) {
-			until = o.askAt
-		}
+		until = backoff.Later(until, o.askAt)
 	default:
 		until = w.aloneSince.Add(leaveAfter)
 	}

@@ -149,7 +149,7 @@ func TestWatcher_AMessageSaysWhatToDo(t *testing.T) {
 		rdb := redistest.Mini(t).Client(t)
 		client, q := newClient(rdb, scripts), queueNamed(redistest.Name(t))
 		w := client.Watcher(q, time.Minute)
-		listener := client.Notifier.JoinHearing(w.channel, w.heard)
+		listener := client.Notifier.Join(w.channel, w.heard)
 		require.Eventually(t, func() bool { return w.Mark().Confirmed }, time.Minute, time.Millisecond)
 		w.Claimed(w.Mark(), now, store.Head{Off: store.FarOff, Place: store.NotAsked}, false)
 		w.mu.Lock()
@@ -223,7 +223,7 @@ func TestWatcher_AsksForAPlace(t *testing.T) {
 	client := newClient(rdb, scripts)
 	w := client.Watcher(queueNamed(redistest.Name(t)), time.Second)
 	require.Equal(t, store.Asking{Below: 0}, w.Ask(5, true), "it is not subscribed: nothing could tell it")
-	defer client.Notifier.Leave(w.channel, client.Notifier.Join(w.channel))
+	defer client.Notifier.Leave(w.channel, client.Notifier.Join(w.channel, nil))
 	require.Eventually(t, func() bool { return w.Mark().Confirmed }, time.Minute, time.Millisecond)
 	ask := func(place store.Place, waiters int, keepsRoom bool) int {
 		w.place, w.waiters = place, make([]waiter, waiters)
@@ -290,6 +290,13 @@ func TestWatcher_IsAloneForAWhile(t *testing.T) {
 	})
 }
 
+// len returns how many values are known.
+func (m *weakMap[K, V]) len() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.values)
+}
+
 // TestClient_SharesWatchers: one for a queue, as long as it is in use.
 func TestClient_SharesWatchers(t *testing.T) {
 	t.Parallel()
@@ -299,9 +306,7 @@ func TestClient_SharesWatchers(t *testing.T) {
 	require.NotSame(t, w, client.Watcher(queueNamed("b"), time.Second))
 	require.Eventually(t, func() bool {
 		runtime.GC()
-		client.mu.Lock()
-		defer client.mu.Unlock()
-		return len(client.watchers) == 1
+		return client.watchers.len() == 1
 	}, time.Minute, time.Millisecond)
 	runtime.KeepAlive(w)
 }
@@ -313,7 +318,7 @@ func TestWatcher_WhatWasToldMeanwhileCounts(t *testing.T) {
 	rdb := redistest.Mini(t).Client(t)
 	client := newClient(rdb, scripts)
 	w := client.Watcher(queueNamed(redistest.Name(t)), time.Minute)
-	defer client.Notifier.Leave(w.channel, client.Notifier.Join(w.channel))
+	defer client.Notifier.Leave(w.channel, client.Notifier.Join(w.channel, nil))
 	require.Eventually(t, func() bool { return w.Mark().Confirmed }, time.Minute, time.Millisecond)
 	before := w.Mark()
 	require.NoError(t, rdb.Publish(t.Context(), w.channel, "0 1").Err())
@@ -366,6 +371,21 @@ func TestWatcher_WhatWasToldMeanwhileCounts(t *testing.T) {
 	w.outlook.mark = notify.Mark{}
 	w.resume()
 	require.False(t, w.outlook.known, "a new watch that had another subscription")
+
+	for name, learns := range map[string]func(){
+		"a new watch": w.resume, "a watch that is told": func() { w.heard(after); w.notified() },
+	} {
+		for reply, comes := range map[string]func(){
+			"a claim": func() { w.Claimed(before, sent, far, true) },
+			"a look":  func() { w.takeLook(lookResult{far, before, sent}) },
+		} {
+			w.outlook, w.place, w.unsure = outlook{}, store.Out, false // of before there was a subscription
+			learns()
+			comes()
+			require.False(t, w.outlook.known, "%s, and %s that was sent before: it may have seen no task of the message", name, reply)
+			require.True(t, w.unsure)
+		}
+	}
 }
 
 // TestWatcher_PollsAsThoseWhoWaitWant: a Queue that only enqueues, or has ended its wait, does not
@@ -469,6 +489,6 @@ func TestQueue_WhatIsSharedIsCollected(t *testing.T) {
 	make100()
 	require.Eventually(t, func() bool {
 		runtime.GC()
-		return registry.Len() < 50
+		return registry.clients.len() < 50
 	}, 30*time.Second, 10*time.Millisecond)
 }

@@ -1,6 +1,6 @@
 -- DEFINES nextAttempt, due, payloads
 -- USES unpack, prelude, read, failure, tally, fields
--- For the scripts that read due tasks.
+-- For the scripts that hand out due tasks.
 
 -- Counts the delivery that a claim of a task begins. Returns its attempt, and how many
 -- deliveries were not counted. One that ended with its lease, without a word of its holder, is
@@ -12,33 +12,18 @@ local function nextAttempt(task)
   return task.attempt + 1, task.unseen
 end
 
--- Reads count entries from a rank on, except those that are not due. ZRANGEBYSCORE would walk
--- to its offset, so it is for the head only.
-local function dueFrom(rank, count)
-  if rank == 0 then
-    return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', text(now), 'WITHSCORES', 'LIMIT', '0', count)
-  end
-  local found = redis.call('ZRANGE', KEYS[1], string.format('%.0f', rank), string.format('%.0f', rank + count - 1), 'WITHSCORES')
-  for i = 2, #found, 2 do
-    if string.sub(found[i], 1, 1) ~= '-' and (tonumber(found[i]) or math.huge) > now then
-      return { unpack(found, 1, i - 2) }
-    end
-  end
-  return found
-end
-
--- Reads up to n due tasks from rank from on, and changes nothing. Those with limit attempts (0
+-- Reads up to n due tasks, and changes nothing. Those with limit attempts (0
 -- or nil for any number) are used up. To find n that are ready it reads up to about a thousand,
 -- as long as their state fields have less than a megabyte. Returns:
 --   1. the tasks that are ready to be claimed, without their payloads;
---   2. the IDs that it read, and as their field score the last one's score, as text;
+--   2. the IDs that it read;
 --   3. whether there may be more due tasks;
 --   4. a function that cleans up what it read besides: a leased task that a foreign producer
 --      has moved gets its score back, and the new version waits; a waiting version, whose
 --      lease has run out, moves to its own due time; a malformed entry, and a task whose
 --      attempts are used up, moves to the dead letters. It counts the leases that were lost. The caller
 --      calls it after its own first write; it returns how many it has buried.
-local function due(n, from, limit)
+local function due(n, limit)
   local ready, moved, buried, revived, ids, size = {}, {}, {}, {}, {}, 0
 
   local function classify(id, field, written)
@@ -48,9 +33,9 @@ local function due(n, from, limit)
       return
     end
     if task.revived then revived[#revived + 1] = id end
-    local place, isLost = score, task.lease and task.lease <= now
+    local isLost = task.lease and task.lease <= now
     task, score = resolve(task, score)
-    task.id, task.score, task.elsewhere, task.isLost = id, text(score), score ~= place, isLost
+    task.id, task.score, task.isLost = id, text(score), isLost
     local list = score > now and moved or ready
     if list == ready and limit and limit > 0 and nextAttempt(task) > limit then
       task.reason, list = 'attempts used up', buried
@@ -65,7 +50,7 @@ local function due(n, from, limit)
     for i, id in ipairs(all) do
       if #ready == n or size >= 1048576 then return end
       local field, score = read(i), found[2 * i]
-      ids[#ids + 1], ids.score, size = id, score, size + (field and #field or 0)
+      ids[#ids + 1], size = id, size + (field and #field or 0)
       if field or id == '' or string.sub(score, 1, 1) == '-' then
         classify(id, field, score)
       else -- a plain task: the most common and cheapest case
@@ -76,12 +61,12 @@ local function due(n, from, limit)
 
   local more
   repeat
-    local first, count = (from or 0) + #ids, #ids == 0 and n or 250
-    local found, before = dueFrom(first, count), #ids
+    local before, count = #ids, #ids == 0 and n or 250
+    local found = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', text(now), 'WITHSCORES', 'LIMIT', string.format('%d', before), string.format('%d', count))
     examine(found)
     more = #found > 0 and (#found == 2 * count or #found > 2 * (#ids - before))
   until not more or #ready == n or #ids >= 1000 or size >= 1048576
-  if not from and #ids > #ready then needAll() end -- for the clean-up
+  if #ids > #ready then needAll() end -- for the clean-up
   return ready, ids, more, function()
     for i = 1, #revived, 250 do redis.call('ZREM', KEYS[3], unpack(revived, i, math.min(i + 249, #revived))) end
     local lost, anew = 0, {}
@@ -92,7 +77,7 @@ local function due(n, from, limit)
       end
     end
     tally('lost', lost)
-    forget(anew)
+    forgetErrors(anew)
     for _, task in ipairs(moved) do
       move(task.id, tonumber(task.score))
       store(task.id, task, task.attempt, task.due, true)

@@ -1,4 +1,4 @@
--- DEFINES keepError, forget
+-- DEFINES keepError, forgetErrors
 -- USES unpack, prelude
 -- For the scripts that write or remove the last error of a task.
 --   KEYS[7] of each task that is to be tried again since its handler has failed: hash, id -> '<Unix seconds> <error>'.
@@ -7,6 +7,6 @@
 
 local function keepError(id, reason) redis.pcall('HSET', KEYS[7], id, text(now) .. ' ' .. reason) end
 
-local function forget(ids)
+local function forgetErrors(ids)
   for from = 1, #ids, 250 do redis.pcall('HDEL', KEYS[7], unpack(ids, from, math.min(from + 249, #ids))) end
 end

@@ -136,7 +136,7 @@ local function buryAll(buried)
     redis.call('ZADD', KEYS[3], unpack(scores))
     redis.call('ZREM', KEYS[5], unpack(ids))
     redis.call('HSET', KEYS[4], unpack(fields))
-    forget(ids)
+    forgetErrors(ids)
   end
   return #buried
 end
@@ -151,7 +151,7 @@ local function giveback(id, task, attempt, score)
   if task.due then
     attempt, score, task.unseen = 0, task.due, 0
   end
-  if attempt == 0 and (task.isAnew or task.attempt > (task.lease and 1 or 0)) then forget({ id }) end
+  if attempt == 0 and (task.isAnew or task.attempt > (task.lease and 1 or 0)) then forgetErrors({ id }) end
   score = unlike(score, task.lease, task.token)
   move(id, score)
   redis.call('ZREM', KEYS[5], id)

@@ -31,7 +31,7 @@ local function finishAll()
     end
   end
   for j, answer in ipairs(#finished > 0 and finish(finished, place, function(j) return counted[j] end) or {}) do reply[place[j]] = answer end
-  forget(again)
+  forgetErrors(again)
   tally('done', done)
   return reply, first
 end

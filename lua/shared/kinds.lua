@@ -3,7 +3,7 @@
 -- each permit that is held the token, with the time at which it ends, in ms of Unix time; and '' with -n, if there are n
 -- permits. The key lives as long as its last permit. A permit that has ended is not held, whether it was removed or not.
 -- A token holds nothing at a key of another type than its own kind's. In place of a token there may be a reservation: '>' and
--- the member of a process in line (see line.lua), for which the lock or the permit is kept until that process comes.
+-- the member of a process in line (see lock_line.lua), for which the lock or the permit is kept until that process comes.
 
 -- Returns reply if it is an error other than that KEYS[1] is of another type.
 local function denied(reply)

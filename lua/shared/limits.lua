@@ -1,7 +1,7 @@
 -- DEFINES limits, readLimits
--- USES prelude
+-- USES unpack, prelude
 -- For the scripts that heed a queue's pause and its limits. KEYS[8] has them, and is missing where there is neither:
--- '<until> <running> <rate> <per> <burst> <spent>', each 0 for none. until is when a pause ends, and spent until when tokens of the rate are,
+-- '<until> <running> <rate> <per> <burst> <spent>', each 0 for none. A burst without a rate: none is wanted. until is when a pause ends, and spent until when tokens of the rate are,
 -- by the generic cell rate algorithm (ITU-T I.371); times are in microseconds, and 9e15 is never. Any other text is a pause.
 local limits
 
@@ -14,11 +14,15 @@ local function readLimits()
   limits = { ends = tonumber(ends or 9e15), running = tonumber(running or 0), rate = tonumber(rate or 0), per = tonumber(per or 0), burst = tonumber(burst or 0), spent = tonumber(spent or 0) }
   if limits.rate > 0 and limits.spent > us + limits.burst * limits.per / limits.rate + 1 then limits.spent = us + (limits.burst - 1) * limits.per / limits.rate end -- the clock was ahead
 
-  -- Returns how many of n tasks may be handed out, to be leased unless pops is true. So many leases end before.
-  function limits.allowed(n, ending, pops)
+  -- Returns how many of n tasks may be handed out, to be leased unless pops is true. The leases of ids, if there are any, end before.
+  function limits.allowed(n, ids, pops)
     local most = n
     if limits.running > 0 then
-      limits.places = limits.running - redis.call('ZCOUNT', KEYS[5], '(' .. text(now), '+inf') + ending
+      limits.places = limits.running - redis.call('ZCOUNT', KEYS[5], '(' .. text(now), '+inf')
+      local ending = ids and ids[1] and redis.call('ZMSCORE', KEYS[5], unpack(ids)) or {} -- off the list if the clock was ahead: they take no place
+      for i = 1, #ending do
+        if ending[i] and tonumber(ending[i]) > now then limits.places = limits.places + 1 end
+      end
       if limits.places < 1 or not pops then most = math.min(n, limits.places) end
     end
     if limits.rate > 0 then

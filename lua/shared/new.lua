@@ -1,5 +1,5 @@
 -- DEFINES base, dueAt
--- USES prelude, idle
+-- USES prelude, queue_idle
 -- For enqueue, with its arguments.
 
 -- The time from which delays count. A batch of several scripts keeps its order: each one

@@ -1,5 +1,8 @@
--- DEFINES count, entry, range, behind
--- For the scripts that list in pages, which end where the next one begins.
+-- DEFINES wanted, count, behind, fitting
+-- USES prelude, state, fields
+-- For list, whose pages end where the next one begins. KEYS[12] is what it lists.
+
+local wanted = tonumber(ARGV[4])
 
 -- Compares two IDs byte by byte, as Redis sorts them. Lua's own order depends on the locale.
 local function follows(a, b)
@@ -10,14 +13,8 @@ local function follows(a, b)
   return #a > #b
 end
 
--- How the list is read: how many entries have a score up to this, as text; the one of a rank; those of some ranks, with
--- their scores. This is for the queue; a script says how it reads another list.
-local function count(score) return redis.call('ZCOUNT', KEYS[1], '-inf', score) end
-local function entry(rank) return redis.call('ZRANGE', KEYS[1], rank, rank) end
-local function range(from, to) return redis.call('ZRANGE', KEYS[1], from, to, 'WITHSCORES') end
-redis.call('ZCARD', KEYS[1]) -- check the types, even if there is nothing to be listed
-redis.call('HLEN', KEYS[2])
-redis.call('HLEN', KEYS[4])
+-- Returns how many entries have a score up to this, as text.
+local function count(score) return redis.call('ZCOUNT', KEYS[12], '-inf', score) end
 
 -- Returns the rank of the first entry behind this score, as text, and ID. An empty
 -- score is before all. The entry itself may be gone.
@@ -26,8 +23,23 @@ local function behind(score, id)
   local low, high = count('(' .. score), count(score)
   while low < high do -- the entries with that score are sorted by ID
     local middle = math.floor((low + high) / 2)
-    local other = entry(string.format('%.0f', middle))[1]
+    local rank = string.format('%.0f', middle)
+    local other = redis.call('ZRANGE', KEYS[12], rank, rank)[1]
     if other and not follows(other, id) then low = middle + 1 else high = middle end
   end
   return low
+end
+
+-- Returns an entry if it is to be listed, with its score. A dead letter whose task a foreign producer has put back is not, and nothing that
+-- is done and has been enqueued again.
+local function fitting(id, field, score, place)
+  if wanted == 4 then return not score and (decode(field) or { attempt = 0 }), place end
+  if wanted == 5 then return not score and not (decode(field) or {}).dead and { attempt = 0 }, place end
+  local task = live(field)
+  score = finite(score)
+  if not task or not score or id == '' or stateOf(task, score) ~= wanted then return end
+  local at = score
+  task, score = resolve(task, score)
+  if wanted == 2 and score ~= at and ARGV[6] == '' then return end
+  return task, text(score)
 end

@@ -1,22 +1,10 @@
--- DEFINES payloadUpTo, doneOf, story
+-- DEFINES payloadUpTo, doneOf, story, doneAfter
 -- USES prelude
 -- For the scripts that read tasks and leave them as they are.
 
--- Returns a frame without its payload: frame.go says what is in it. '' if it is none.
-local function headOf(frame)
-  local size, unit, at = 0, 1, 6
-  if string.sub(frame, 1, 5) ~= '\255SLU\1' then return '' end
-  repeat
-    local byte = string.byte(frame, at) or 0
-    size, unit, at = size + byte % 128 * unit, unit * 128, at + 1
-  until byte < 128 or at > 15
-  return string.sub(frame, 1, at - 1 + size)
-end
-
 -- Returns what is shown of a payload or a result: '' for an empty one; or, if it has more than most bytes, how many it has. An empty most
--- is for any number, and 'head' for the kind and header only. Returns how many bytes there are, too.
+-- is for any number. Returns how many bytes there are, too.
 local function upTo(most, data)
-  if most == 'head' then return headOf(data), #data end
   if most ~= '' and #data > tonumber(most) then return #data, #data end
   return data, #data
 end
@@ -36,11 +24,19 @@ local function doneOf(most, id)
   return attempt, upTo(most, string.sub(kept, last + 1))
 end
 
+-- Returns after when a task must have been finished to be shown as done: retention, in seconds, is that of the Queue that asks. If it is 0, the
+-- last worker's counts: see presence.lua.
+local function doneAfter(retention)
+  local age = tonumber(retention) > 0 and retention or redis.pcall('HGET', KEYS[9], 'retention')
+  return now - (type(age) == 'string' and finite(age) or 1e300)
+end
+
 -- Returns why a task is dead, or its last error, and when that was; since when it is leased, and which worker has it. Each is '' if there
 -- is none. state is as cancel.lua says.
 local function story(id, task, state)
   if state == 4 then return task.reason or 'malformed', '', '', '' end
-  local last, at, reason, lasts, worker = task.attempt > 0 and redis.pcall('HGET', KEYS[7], id), nil, nil, nil, nil
+  -- In its first attempt a task has no error: what is there then was left by an earlier task of that ID.
+  local last, at, reason, lasts, worker = task.attempt > (state == 3 and 1 or 0) and redis.pcall('HGET', KEYS[7], id), nil, nil, nil, nil
   if type(last) == 'string' then at, reason = string.match(last, '^(%S+) (.*)$') end
   if state == 3 then lasts, worker = string.match(task.claimant or '', '^:([%d.]+)/(%w*)$') end
   local isKnown = finite(at) and reason

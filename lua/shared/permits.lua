@@ -1,5 +1,5 @@
 -- DEFINES firstEnd, passPermitOn
--- USES fence, line
+-- USES fence, lock_line
 -- For the scripts that need to know when a permit becomes free, or that free one.
 
 -- Returns when the first of the permits that are held ends; some day, for one without an end, which a foreign program has written.

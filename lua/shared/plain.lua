@@ -1,5 +1,5 @@
 -- DEFINES n, limit, leaseEnd, ids, groups, finish, needLease, lease, moreThan, lookOut
--- USES unpack, rights, prelude, idle, wake, place, read, limits, freed, failure, tally, done, state
+-- USES unpack, rights, prelude, receipts, queue_idle, wake, queue_place, read, limits, freed, failure, tally, done, state
 -- For exchange, with its arguments; it runs before fields.lua. It deals with plain
 -- tasks: leased without an extension and without a waiting version, or due and not claimed
 -- since they were enqueued or given back. These are most of a busy worker's. Its two
@@ -22,22 +22,15 @@ local over = {}
 if n > 0 then over = redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', present, 'LIMIT', '0', '250') else redis.call('ZCARD', KEYS[5]) end
 
 -- The tasks that are to be finished, and for each group of them its receipt.
-local ids, groups, at = {}, {}, ARGV[2] == '0' and 5 or 10
-while ARGV[at] and ARGV[at] ~= '' do
-  local first, count = #ids + 1, tonumber(ARGV[at + 1])
-  for i = at + 2, at + 1 + count do ids[#ids + 1] = ARGV[i] end
-  groups[#groups + 1] = { receipt = ARGV[at], first = first, last = #ids }
-  at = at + 2 + count
-end
+local ids, groups, at = byReceipt(ARGV[2] == '0' and 5 or 10)
 
 -- For how many seconds they are remembered, and the results of some. age is nil where none are remembered.
 local age, results = ARGV[at] and tonumber(ARGV[at + 1]), {}
 for i = at + 2, #ARGV, 2 do results[tonumber(ARGV[i])] = ARGV[i + 1] end
 
--- Says whether all tasks that are to be finished are plain, and leased for longer; how many are leased; which may have a last error; and the
--- fields of all. What has a score is looked up by it, as far as that pays: to print a score costs more than to find it.
+-- Says whether all tasks that are to be finished are plain, and leased for longer; which may have a last error; and the fields of all. What has a score is looked up by it, as far as that pays: to print a score costs more than to find it.
 local function plainHeld()
-  local found, others, wanted, ending, again = {}, {}, {}, 0, {}
+  local found, others, wanted, again = {}, {}, {}, {}
   local fields = redis.call('HMGET', KEYS[4], unpack(ids))
   for _, group in ipairs(groups) do
     local receipt, count, known = tonumber(group.receipt), group.last - group.first + 1, {}
@@ -53,22 +46,19 @@ local function plainHeld()
       if found[id] == false then return false end -- the same ID for the second time
       if not found[id] then others[#others + 1], wanted[#wanted + 1] = id, receipt end
       found[id] = false
-      if field and not known[field] then
+      if field and known[field] == nil then
         local attempt, lease, colon, by = string.match(field, '^(%d*)%+?%d?:([%d.]*):(:?)([!-9;-~]*)$')
         if not lease or lease ~= '' and tonumber(lease) ~= receipt or colon == '' and by ~= '' then return false end
-        local leases = lease == '' and 0 or 1
-        known[field] = leases + (attempt ~= '' and tonumber(attempt) > leases and 2 or 0)
+        known[field] = attempt ~= '' and tonumber(attempt) > (lease == '' and 0 or 1)
       end
-      local has = field and known[field] or 0
-      ending = ending + has % 2
-      if has > 1 then again[#again + 1] = id end
+      if field and known[field] then again[#again + 1] = id end
     end
   end
   local scores = #others > 0 and redis.call('ZMSCORE', KEYS[1], unpack(others))
   for i = 1, #others do
     if finite(scores[i]) ~= wanted[i] then return false end
   end
-  return true, ending, again, fields
+  return true, again, fields
 end
 
 -- Returns due tasks to be claimed, the attempt of each, whether all are first attempts, and when
@@ -191,11 +181,11 @@ if #ids > 0 then
   need('HDEL', KEYS[4])
 end
 
-local isPlain, ending, again, fields = true, 0, {}, nil
-if #ids > 0 then isPlain, ending, again, fields = plainHeld() end
+local isPlain, again, fields = true, {}, nil
+if #ids > 0 then isPlain, again, fields = plainHeld() end
 if isPlain then
   local ready, attempts, first, dues, most = {}, {}, true, {}, n
-  if limits then most = limits.allowed(n, ending) end
+  if limits then most = limits.allowed(n, ids) end
   if most > 0 then ready, attempts, first, dues = plainDue(most) elseif n > 0 then redis.call('ZCARD', KEYS[1]) end -- what is of another type is no queue
   if ready then
     local read, answers = #ready, {}
@@ -206,7 +196,7 @@ if isPlain then
     if #ids > 0 then
       answers = finish(ids, nil, function(i) return string.match(fields[i] or '', '^%d+') or '0' end)
     elseif read > 0 then redis.call('ZREM', KEYS[1], ready[1]) end
-    forget(again)
+    forgetErrors(again)
     tally('done', #ids)
     if read > 0 then lease(ready, attempts) end
     if limits then limits.spend(#ready, #ready) end

@@ -27,7 +27,7 @@ local function put(id, due, payload, field)
   if field then
     redis.call('HDEL', KEYS[4], id)
     redis.call('ZREM', KEYS[5], id)
-    forget({ id })
+    forgetErrors({ id })
   end
   setPayload(id, payload)
   if not first or due < first then first = due end

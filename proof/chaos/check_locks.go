@@ -349,8 +349,8 @@ const pollAge = 200 * time.Millisecond
 
 // checkLocked checks ErrLocked: the lock was held or reserved at that time or a moment before; or a
 // caller of the process was before this one, or had no reply to its release yet. The caller before
-// may have been refused too: then the lock was held since it asked, and its reply may have taken
-// long.
+// may have been refused too: then the lock was held between its question and its reply, which may
+// have taken long.
 func (c *checker) checkLocked() {
 	holds, waits, releases := map[string][]span{}, map[string][]span{}, map[string][]span{}
 	others := map[string][]span{} // waits that were not refused
@@ -379,13 +379,13 @@ func (c *checker) checkLocked() {
 			continue
 		}
 		c.counts["refusals: locked"]++
-		at, from := r.Process+" "+r.Name, r.Call
+		at, from, until := r.Process+" "+r.Name, r.Call, r.Return
 		for _, w := range waits[at] {
 			if w.meets(r.Call-pollAge, r.Return) {
-				from = min(from, w.after)
+				from, until = min(from, w.after), max(until, w.before)
 			}
 		}
-		meets := func(s span) bool { return s.meets(from, r.Return) }
+		meets := func(s span) bool { return s.meets(from, until) }
 		before := func(s span) bool { return s.meets(r.Call, r.Return) }
 		if !slices.ContainsFunc(holds[r.Name], meets) && !slices.ContainsFunc(releases[at], meets) && !slices.ContainsFunc(others[at], before) {
 			c.report("%s got ErrLocked for %s between %v and %v (seq %d), and no token held it", r.Process, r.Name, r.Call, r.Return, r.Seq)

@@ -158,6 +158,10 @@ var lockCases = map[string]checkCase{
 		at(10).logs("SET Lock:n T PXAT @110").at(11).logs("DEL Lock:n").
 		recorded(record{Op: opTake, Name: "n", Call: 490, Return: 600, Result: locked}).
 		recorded(record{Op: opTake, Name: "n", Call: 500, Return: 510, Result: locked}), "and no token held it"},
+	"ErrLocked behind a caller that is refused for a hold that begins later": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(11).logs("DEL Lock:n").at(900).logs("SET Lock:n U PXAT @1900").at(950).logs("DEL Lock:n").
+		recorded(record{Op: opTake, Name: "n", Call: 500, Return: 980, Result: locked}).
+		recorded(record{Op: opTake, Name: "n", Call: 510, Return: 511, Result: locked}), ""},
 	"ErrLocked after a caller that asked": {newScenario().
 		at(10).logs("SET Lock:n T PXAT @110").at(11).logs("DEL Lock:n").
 		recorded(record{Op: opTake, Name: "n", Call: 490, Return: 495, Result: ctxEnded}).

@@ -135,12 +135,12 @@ func (t *tasksCheck) checkMove(m *move) {
 			t.requireRequest(m, true, ends(m, opDequeue, opRetry, opRelease, opBury))
 		}
 	case retried:
-		t.requireRequest(m, t.snoozer(m) == nil, func(r *record) bool { // Reschedule clears a lease that has ended
+		t.requireRequest(m, t.sentBack(m) == nil, func(r *record) bool { // Reschedule clears a lease that has ended
 			return ends(m, opRetry)(r) || r.Op == opReschedule && !t.early(m)
 		})
 	case released:
-		if r := t.snoozer(m); r != nil {
-			t.checkSnoozed(m, r)
+		if r := t.sentBack(m); r != nil {
+			t.checkAgain(m, r)
 		} else if !t.neverBegun(m) && !t.isGivenBack(m) {
 			t.requireRequest(m, false, ends(m, opRelease))
 		}
@@ -165,21 +165,21 @@ func (t *tasksCheck) neverBegun(m *move) bool {
 	return hasWorkers(m.queue) && t.handlers[receipt{m.taskKey, m.was.delivery}] == nil
 }
 
-// snoozer returns the record of the handler that had the task, if it has returned Again.
-func (t *tasksCheck) snoozer(m *move) *record {
+// sentBack returns the record of the handler that had the task, if it has returned Again.
+func (t *tasksCheck) sentBack(m *move) *record {
 	if r := t.handlers[receipt{m.taskKey, m.was.delivery}]; hasWorkers(m.queue) && r != nil && r.Result == again {
 		return r
 	}
 	return nil
 }
 
-// checkSnoozed checks that a task whose handler returned Again is due that much later, by the
+// checkAgain checks that a task whose handler returned Again is due that much later, by the
 // server's clock.
-func (t *tasksCheck) checkSnoozed(m *move, r *record) {
-	t.counts["tasks snoozed"]++
+func (t *tasksCheck) checkAgain(m *move, r *record) {
+	t.counts["tasks due again"]++
 	earliest, latest := t.clock.at(m.span)
 	if due := seconds(m.is.score) - r.Delay; due < earliest-time.Millisecond || due > latest+time.Millisecond || r.Call > m.before {
-		t.report("%v was snoozed by %v at %v: %+v became %+v", m.taskKey, r.Delay, m.span, m.was, m.is)
+		t.report("%v was to be due again in %v at %v: %+v became %+v", m.taskKey, r.Delay, m.span, m.was, m.is)
 	}
 }
 

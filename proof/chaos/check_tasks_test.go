@@ -88,8 +88,8 @@ var taskCases = map[string]checkCase{
 		at(40).logs("ZREM Queue:work t; ZADD Queue:work @@90 t; HSET {Queue:work}:state t 1::"), "was given back, and no client requested it"},
 	"Again, and due sooner": {newScenario().
 		at(10).added(workQueue, "v", 10).at(20).leased(workQueue, 1, 420).answered(again, 50, 420, 22).
-		at(40).logs("ZREM Queue:work t; ZADD Queue:work @@60 t; HDEL {Queue:work}:state t"), "was snoozed by 50ms"},
-	"snoozed, and the handler did not ask for it": {newScenario().
+		at(40).logs("ZREM Queue:work t; ZADD Queue:work @@60 t; HDEL {Queue:work}:state t"), "was to be due again in 50ms"},
+	"due again, and the handler did not ask for it": {newScenario().
 		at(10).added(workQueue, "v", 10).at(20).leased(workQueue, 1, 420).answered(no, 50, 420, 22).
 		at(40).logs("ZREM Queue:work t; ZADD Queue:work @@90 t; HDEL {Queue:work}:state t"), "was released, and no client requested it"},
 	"claimed after a lease": {newScenario().

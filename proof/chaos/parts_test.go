@@ -48,7 +48,7 @@ func TestServerClock_MapsTimesAcrossJumps(t *testing.T) {
 func TestDating_UsesTheTicksAround(t *testing.T) {
 	t.Parallel()
 	tick := func(us int) string {
-		value := fmt.Sprint(tickBase + us)
+		value := fmt.Sprint(tickBase + int64(us))
 		return fmt.Sprintf("*3\r\n$9\r\nPEXPIREAT\r\n$10\r\n%s\r\n$%d\r\n%s\r\n", tickKey, len(value), value)
 	}
 	const set = "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n"

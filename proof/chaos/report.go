@@ -114,7 +114,7 @@ func (t *report) seen(f fault) string {
 
 // wantedCounts are the counts that must not be 0 in a run of two rounds or more.
 var wantedCounts = []string{"locks handed over", "places in line", "places in lines of queues", "watches of queues", "locks adopted", "names forced open", "plain holds of mixed names", "permits of mixed names", "locks of sets", "permits", "locks extended", "fences", "fenced writes", "unlocks", "porcupine operations", "receipts used",
-	"refusals: stale", "refusals: locked", "handlers", "tasks snoozed", "tasks claimed or popped", "tasks deferred", "tasks taken over by the waiting version",
+	"refusals: stale", "refusals: locked", "handlers", "tasks due again", "tasks claimed or popped", "tasks deferred", "tasks taken over by the waiting version",
 	"tasks extended", "tasks given back", "tasks buried", "tasks revived", "tasks rescheduled", "periodic tasks replaced",
 	"windows of a rate", "tasks claimed that were the last that may be leased",
 	"tasks of many queues claimed", "tasks of many queues removed", "tasks looked for on a replica",

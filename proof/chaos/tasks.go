@@ -60,7 +60,7 @@ func (c *client) queues(name string, policy sluice.Duplicates) sluice.Queues {
 	opts := []sluice.QueueOption{sluice.WithDuplicates(policy), sluice.WithMaxAttempts(maxAttempts), sluice.WithPollInterval(pollInterval)}
 	switch name {
 	case onceQueue:
-		opts = append(opts, sluice.WithRetention(retention), sluice.WithMaxAttempts(0))
+		opts = append(opts, sluice.WithRetention(retention), sluice.WithMaxAttempts(-1))
 	case safeQueue:
 		opts = append(opts, sluice.WithQueueReplicas(1))
 	}
@@ -82,7 +82,7 @@ func (c *client) queues(name string, policy sluice.Duplicates) sluice.Queues {
 func (c *client) enqueue(rng *rand.Rand) {
 	work(rng, 60*time.Millisecond+seldom*c.Calm)
 	name := commonQueues[rng.IntN(len(commonQueues))]
-	policy := sluice.Duplicates(rng.IntN(int(sluice.DuplicatesOnce)))
+	policy := sluice.Duplicates(1 + rng.IntN(int(sluice.DuplicatesOnce)-1))
 	if rng.IntN(20) > 0 {
 		c.enqueueOn(rng, name, policy)
 		return
@@ -277,13 +277,13 @@ func (c *client) handleEntry(rng *rand.Rand, q *sluice.Queue, got record, e slui
 	case way < 8:
 		delay := upTo(rng, 100*time.Millisecond)
 		rec := c.begin(about(opRetry, got, e))
-		c.endBy(ctx, rec, resultOf(q.Retry(ctx, e, delay, "failed")))
+		c.endBy(ctx, rec, resultOf(q.Retry(ctx, delay, "failed", e)))
 	case way < 13:
 		rec := c.begin(about(opRelease, got, e))
 		c.endBy(ctx, rec, resultOf(q.Release(ctx, e)))
 	case way < 15 && got.Name != onceQueue:
 		rec := c.begin(about(opBury, got, e))
-		c.endBy(ctx, rec, resultOf(q.Bury(ctx, e, "no use")))
+		c.endBy(ctx, rec, resultOf(q.Bury(ctx, "no use", e)))
 	case way < 17: // not settled
 	case way < 19: // perhaps too late
 		work(rng, 2*lease)
@@ -435,6 +435,9 @@ func (c *client) handle(ctx context.Context, rec record) error {
 		rec.Delay = rand.N(100 * time.Millisecond)
 		c.end(rec, again)
 		return sluice.Again(rec.Delay)
+	case way < 23 && rec.Name != onceQueue: // which looks for what is done
+		c.end(rec, done)
+		return sluice.Discard(errFailed)
 	default:
 		c.end(rec, done)
 		return nil

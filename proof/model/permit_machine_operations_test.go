@@ -104,12 +104,12 @@ func (m *permitMachine) inspect(t *rapid.T) {
 	held := len(m.permits.Held)
 	switch {
 	case m.key.Token != 0:
-		require.Equal(t, 1, info.Permits)
+		require.Equal(t, 1, info.Holders)
 		require.InDelta(t, m.key.Left, info.TTL, float64(m.tolerance))
 		m.counts.add("inspect: the plain lock")
 	case held > 0:
 		require.True(t, info.Held)
-		require.Equal(t, held, info.Permits)
+		require.Equal(t, held, info.Holders)
 		m.sameEnd(t, m.permits.Held[held-1].Ends, m.now()+info.TTL.Milliseconds())
 		m.counts.add("inspect: held")
 	default:

@@ -18,7 +18,8 @@ type Queue struct {
 	Items   []Item // sorted by ID
 	Dropped int64  // dead letters that a limit has dropped
 
-	Records []Record // sorted by ID
+	Records   []Record // sorted by ID
+	Retention float64  // in seconds, what the last worker that remembers tasks has said; 0 for none
 
 	Done, Retried, Buried, Lost int64
 
@@ -77,12 +78,21 @@ func (it Item) unburied() Item {
 func unlike(due, score, token float64) float64 {
 	for range 2 {
 		for _, old := range []float64{score, token} {
-			if old != 0 && due <= old && old-due < 0.0001 {
+			if due <= old && old-due < 0.0001 {
 				due = old + 0.000001
 			}
 		}
 	}
 	return due
+}
+
+// orNone returns a lease or token, and for 0, which is none, what no due time is like. The score of
+// a queued task is one also if it is 0, as a foreign producer's may be.
+func orNone(t float64) float64 {
+	if t == 0 {
+		return math.NaN()
+	}
+	return t
 }
 
 // current returns the task as a reader sees it now. If a foreign producer has moved a task
@@ -98,7 +108,7 @@ func (it Item) current(now float64) Item {
 	if !it.Waiting || it.Lease > now {
 		return it
 	}
-	return Item{ID: it.ID, Payload: it.Payload, Queued: true, Score: unlike(it.Due, it.Lease, it.Token)}
+	return Item{ID: it.ID, Payload: it.Payload, Queued: true, Score: unlike(it.Due, orNone(it.Lease), orNone(it.Token))}
 }
 
 // state returns the task's state.
@@ -131,7 +141,7 @@ func (it *Item) giveBack(task Item, attempt int, due float64) {
 	if task.Waiting {
 		attempt, due, task.Unseen = 0, task.Due, 0
 	}
-	*it = Item{ID: task.ID, Payload: task.Payload, Queued: true, Score: unlike(due, task.Lease, task.Token),
+	*it = Item{ID: task.ID, Payload: task.Payload, Queued: true, Score: unlike(due, orNone(task.Lease), orNone(task.Token)),
 		Attempt: attempt, Unseen: task.Unseen}
 	if attempt > 0 {
 		it.Error, it.FailedAt = task.Error, task.FailedAt
@@ -183,7 +193,7 @@ func (q *Queue) Enqueue(now float64, policy sluice.Duplicates, id string, due fl
 	mayWait := policy != sluice.DuplicatesKeep && policy != sluice.DuplicatesOnce // behind a lease
 	switch {
 	case !task.leased(now) && supersedes(policy, due, task.Score):
-		fresh.Score = unlike(dueBy(policy, due, task.Score), task.Score, it.unburied().Token)
+		fresh.Score = unlike(dueBy(policy, due, task.Score), task.Score, orNone(it.unburied().Token))
 		*it = fresh
 		return sluice.OutcomeUpdated
 	case !task.leased(now), !mayWait, task.Waiting && !supersedes(policy, due, task.Due):
@@ -198,7 +208,7 @@ func (q *Queue) Enqueue(now float64, policy sluice.Duplicates, id string, due fl
 
 func supersedes(policy sluice.Duplicates, due, other float64) bool {
 	switch policy {
-	case sluice.DuplicatesReplace, sluice.DuplicatesKeepDue:
+	case 0, sluice.DuplicatesReplace, sluice.DuplicatesKeepDue: // 0 is the default of a queue
 		return true
 	case sluice.DuplicatesEarliest:
 		return due < other
@@ -291,7 +301,7 @@ func (q *Queue) List(now float64, s sluice.State, after sluice.TaskInfo, n int) 
 	case sluice.StateDead:
 		return q.Dead(after, n)
 	case sluice.StateDone:
-		return q.ListDone(after, n)
+		return q.ListDone(now, after, n)
 	}
 	return q.list(now, s, after, n, func(it, task Item) bool {
 		// A version that waits behind a lease that has run out has no place of its own to go on
@@ -413,7 +423,7 @@ func (q *Queue) Cancel(now float64, id string) sluice.State {
 func (q *Queue) Reschedule(now float64, id string, delay float64) bool {
 	it := q.Item(id)
 	task, token := it.current(now), it.unburied().Token
-	due := unlike(now+delay, task.Score, token)
+	due := unlike(now+delay, task.Score, orNone(token))
 	switch {
 	case !it.Queued:
 		return false
@@ -434,7 +444,7 @@ func (q *Queue) Get(now float64, id string) (t sluice.TaskInfo, ok bool) {
 	switch s := it.state(now); s {
 	case sluice.StateAbsent:
 		r, done := q.shown(id)
-		return r.info(), done
+		return r.info(), done && q.retained(now, r)
 	case sluice.StateDead:
 		t = it.info(s)
 	default:
@@ -464,7 +474,11 @@ func (q *Queue) Stats(now float64) (s sluice.Stats) {
 	s.Scheduled = max(s.Scheduled-s.Leased, 0)
 	s.Paused, s.Dropped, s.Limits = q.IsPaused(now), q.Dropped, q.Limits
 	s.Done, s.Retried, s.Buried, s.Lost = q.Done, q.Retried, q.Buried, q.Lost
-	s.Retained = int64(len(q.Records))
+	for _, r := range q.Records {
+		if q.retained(now, r) {
+			s.Retained++
+		}
+	}
 	s.OldestDue = time.Duration((now-oldest)*1e6) * time.Microsecond
 	if ahead {
 		s.NextDue = store.TimeOf(next)

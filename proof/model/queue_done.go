@@ -68,12 +68,17 @@ func (q *Queue) EnqueueOnce(now, within float64, id string, due float64, payload
 	return q.Enqueue(now, sluice.DuplicatesOnce, id, due, payload)
 }
 
+// retained reports whether a record is not over the retention.
+func (q *Queue) retained(now float64, r Record) bool {
+	return q.Retention == 0 || r.At > now-q.Retention
+}
+
 // ListDone returns up to n finished tasks behind the one that is named, in the order of their ends.
-func (q *Queue) ListDone(after sluice.TaskInfo, n int) (seen []sluice.TaskInfo) {
+func (q *Queue) ListDone(now float64, after sluice.TaskInfo, n int) (seen []sluice.TaskInfo) {
 	records := slices.Clone(q.Records)
 	slices.SortStableFunc(records, func(a, b Record) int { return cmp.Compare(a.At, b.At) })
 	for _, r := range records {
-		if _, ok := q.shown(r.ID); ok && len(seen) < n && follows(r.info(), after) {
+		if _, ok := q.shown(r.ID); ok && q.retained(now, r) && len(seen) < n && follows(r.info(), after) {
 			seen = append(seen, r.info())
 		}
 	}

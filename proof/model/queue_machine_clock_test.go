@@ -147,9 +147,9 @@ func seconds(t time.Time) float64 {
 	return float64(t.Unix()) + float64(t.Nanosecond()/1000)/1e6
 }
 
-// micros returns a delay in microseconds, rounded up as the library does.
+// micros returns a delay in microseconds, rounded up as the library does. One below zero is none.
 func micros(d time.Duration) int64 {
-	return int64((d + time.Microsecond - 1) / time.Microsecond)
+	return int64((max(d, 0) + time.Microsecond - 1) / time.Microsecond)
 }
 
 // decimal returns microseconds as seconds, rounded as the decimal text that the library sends.

@@ -27,10 +27,13 @@ func (m *queueMachine) companions() (keys []string) {
 }
 
 // enqueuer draws a duplicate policy. It returns a queue with that policy, and what the model does.
-func (m *queueMachine) enqueuer(t *rapid.T, now float64) (q *sluice.Queue, enqueue func(id string, due float64, payload string) sluice.Outcome) {
-	policy := sluice.Duplicates(rapid.IntRange(0, int(sluice.DuplicatesOnce)).Draw(t, "policy"))
+func (m *queueMachine) enqueuer(t *rapid.T, now float64) (q *sluice.Queue, own sluice.Duplicates, enqueue func(id string, due float64, payload string) sluice.Outcome) {
+	policy := sluice.Duplicates(rapid.IntRange(1, int(sluice.DuplicatesOnce)).Draw(t, "policy"))
 	if policy != sluice.DuplicatesOnce {
-		return m.queues[policy], func(id string, due float64, payload string) sluice.Outcome {
+		if q = m.queues[policy]; rapid.Bool().Draw(t, "by the task") {
+			q, own = m.queues[rapid.IntRange(0, len(m.queues)-1).Draw(t, "queue")], policy
+		}
+		return q, own, func(id string, due float64, payload string) sluice.Outcome {
 			outcome := m.model.Enqueue(now, policy, id, due, payload)
 			if policy == sluice.DuplicatesKeepDue {
 				m.counts.add("kept due: " + outcome.String())
@@ -39,7 +42,7 @@ func (m *queueMachine) enqueuer(t *rapid.T, now float64) (q *sluice.Queue, enque
 		}
 	}
 	within := rapid.SampledFrom(m.retentions).Draw(t, "retention")
-	return m.retaining[within], func(id string, due float64, payload string) sluice.Outcome {
+	return m.retaining[within], own, func(id string, due float64, payload string) sluice.Outcome {
 		isDead, before := m.model.Item(id).Buried, slices.Clone(m.model.Records)
 		outcome := m.model.EnqueueOnce(now, decimal(micros(within)), id, due, payload)
 		isDone := slices.ContainsFunc(before, func(r model.Record) bool { return r.ID == id })

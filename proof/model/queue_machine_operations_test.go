@@ -1,6 +1,7 @@
 package model_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,7 +24,8 @@ import (
 func (m *queueMachine) enqueue(t *rapid.T) {
 	now := m.begin()
 	task, due := m.task(t, now)
-	q, enqueue := m.enqueuer(t, now)
+	q, own, enqueue := m.enqueuer(t, now)
+	task.Duplicates = own
 	outcome, err := q.Enqueue(context.Background(), task)
 	require.NoError(t, err)
 	m.enqueued(t, []sluice.Outcome{outcome}, func(_ int, nudge float64) sluice.Outcome {
@@ -37,11 +39,11 @@ func (m *queueMachine) enqueueBatch(t *rapid.T) {
 	now := m.begin()
 	tasks := make([]sluice.Task, rapid.IntRange(0, 5).Draw(t, "tasks"))
 	dues := make([]float64, len(tasks))
-	q, enqueue := m.enqueuer(t, now)
+	q, own, enqueue := m.enqueuer(t, now)
 	same := map[any]int{}
 	for i := range tasks {
 		task, due := m.task(t, now)
-		tasks[i] = task
+		tasks[i], tasks[i].Duplicates = task, own
 		when := any(micros(task.Delay))
 		if !task.At.IsZero() {
 			when = due(0)
@@ -234,7 +236,7 @@ func (m *queueMachine) cancel(t *rapid.T) {
 }
 
 func (m *queueMachine) reschedule(t *rapid.T) {
-	now, id, delay := m.begin(), someID.Draw(t, "id"), m.span(t, "delay")
+	now, id, delay := m.begin(), someID.Draw(t, "id"), m.delay(t)
 	found, err := m.queues[0].Reschedule(context.Background(), id, delay)
 	require.NoError(t, err)
 	require.Equal(t, m.model.Reschedule(now, id, decimal(micros(delay))), found)
@@ -301,7 +303,7 @@ func (m *queueMachine) bounds(t *rapid.T) bounds {
 // limited returns a queue with limits that were drawn.
 func (m *queueMachine) limited(t *rapid.T) (*sluice.Queue, bounds) {
 	b := m.bounds(t)
-	q, err := sluice.NewQueue(m.rdb, strings.TrimPrefix(m.key, "Queue:"), sluice.WithMaxAttempts(m.maxAttempts),
+	q, err := sluice.NewQueue(m.rdb, strings.TrimPrefix(m.key, "Queue:"), sluice.WithMaxAttempts(cmp.Or(m.maxAttempts, -1)),
 		sluice.WithDeadLimit(b.limit), sluice.WithDeadAge(b.age))
 	require.NoError(t, err)
 	return q, b
@@ -327,12 +329,15 @@ func (m *queueMachine) presence(t *rapid.T) {
 	options := store.QueueOptions{DeadLimit: b.limit, DeadAge: b.age, Retention: age}
 	q := store.NewQueue(store.Load(os.DirFS("../../lua")), m.key, options)
 	now := m.begin()
-	reply := redisexec.New(m.rdb).Once(context.Background(), q.Seen(45, "", nil))
+	reply := redisexec.New(m.rdb).Once(context.Background(), q.Presence(45, "", nil))
 	require.NoError(t, reply.Err)
 	require.Zero(t, reply.Value, "nothing is left to be dropped")
 	m.counts.add("trimmed by a presence: " + either(m.trim(now, b), "some", "none"))
-	if age > 0 && m.model.Forget(now, decimal(micros(age))) > 0 {
-		m.counts.add("forgotten by a presence")
+	if age > 0 {
+		m.model.Retention = decimal(micros(age))
+		if m.model.Forget(now, m.model.Retention) > 0 {
+			m.counts.add("forgotten by a presence")
+		}
 	}
 	m.end(t)
 }
@@ -429,7 +434,7 @@ func (m *queueMachine) invalid(t *rapid.T) {
 	call := rapid.SampledFrom([]func() (error, error){
 		func() (error, error) { _, err := q.Enqueue(ctx, sluice.Task{}); return err, sluice.ErrInvalid },
 		func() (error, error) {
-			_, err := q.EnqueueBatch(ctx, []sluice.Task{{ID: id}, {ID: id, Delay: -1}})
+			_, err := q.EnqueueBatch(ctx, []sluice.Task{{ID: id}, {ID: ""}})
 			return err, sluice.ErrInvalid
 		},
 		func() (error, error) {
@@ -445,7 +450,7 @@ func (m *queueMachine) invalid(t *rapid.T) {
 		func() (error, error) { _, err := q.Pop(ctx, 0); return err, sluice.ErrInvalid },
 		func() (error, error) { return q.Dequeue(ctx, e, sluice.Entry{}), sluice.ErrInvalid },
 		func() (error, error) { return q.Dequeue(ctx, e, sluice.Entry{ID: id, Attempt: 1}), sluice.ErrInvalid },
-		func() (error, error) { return q.Retry(ctx, e, -1, ""), sluice.ErrInvalid },
+		func() (error, error) { return q.Retry(ctx, math.MaxInt64, "", e), sluice.ErrInvalid },
 		func() (error, error) { _, err := q.Cancel(ctx, ""); return err, sluice.ErrInvalid },
 		func() (error, error) { _, err := q.Revive(ctx, id, ""); return err, sluice.ErrInvalid },
 		func() (error, error) { _, err := q.Enqueue(ended, sluice.Task{ID: id}); return err, context.Canceled },

@@ -66,8 +66,8 @@ func (m *queueMachine) release(t *rapid.T) {
 }
 
 func (m *queueMachine) retry(t *rapid.T) {
-	e, now, delay := m.receipt(t), m.begin(), m.span(t, "delay")
-	err := m.queues[0].Retry(context.Background(), e, delay, "failed")
+	e, now, delay := m.receipt(t), m.begin(), m.delay(t)
+	err := m.queues[0].Retry(context.Background(), delay, "failed", e)
 	m.stale(t, "retry", staleID(e, m.model.Retry(now, e, decimal(micros(delay)), "failed")), err)
 }
 
@@ -76,7 +76,7 @@ func (m *queueMachine) bury(t *rapid.T) {
 	reason := rapid.SampledFrom([]string{"", "no", "1:dead:2:", strings.Repeat("ö", 300)}).Draw(t, "reason")
 	q, b := m.limited(t)
 	buried := m.model.Buried
-	err := q.Bury(context.Background(), e, reason)
+	err := q.Bury(context.Background(), reason, e)
 	ok := m.model.Bury(now, e, reason[:min(len(reason), 512)])
 	m.trimBehind("burial", now, b, buried)
 	m.stale(t, "bury", staleID(e, ok), err)

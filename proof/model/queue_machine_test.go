@@ -1,6 +1,7 @@
 package model_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -70,7 +71,7 @@ func runQueueMachine(t *testing.T, rdb redis.UniversalClient, c clock, wanted ..
 type queueMachine struct {
 	rdb         redis.UniversalClient
 	key         string
-	queues      [5]*sluice.Queue                // by duplicate policy, except DuplicatesOnce
+	queues      [6]*sluice.Queue                // by duplicate policy, except DuplicatesOnce; 0 has the default
 	retaining   map[time.Duration]*sluice.Queue // by their retention, to finish tasks, and to enqueue with DuplicatesOnce
 	retentions  []time.Duration
 	maxAttempts int
@@ -86,7 +87,7 @@ func newQueueMachine(t *rapid.T, rdb redis.UniversalClient, name string, c clock
 	m := &queueMachine{rdb: rdb, key: "Queue:" + name, clock: c, model: &model.Queue{}, counts: counts,
 		maxAttempts: rapid.SampledFrom([]int{0, 1, 1, 1, 2, 25}).Draw(t, "max attempts")}
 	newQueue := func(policy sluice.Duplicates, retention time.Duration) *sluice.Queue {
-		q, err := sluice.NewQueue(rdb, name, sluice.WithMaxAttempts(m.maxAttempts), sluice.WithDuplicates(policy), sluice.WithRetention(retention))
+		q, err := sluice.NewQueue(rdb, name, sluice.WithMaxAttempts(cmp.Or(m.maxAttempts, -1)), sluice.WithDuplicates(policy), sluice.WithRetention(retention))
 		require.NoError(t, err)
 		return q
 	}
@@ -188,6 +189,11 @@ func (m *queueMachine) span(t *rapid.T, what string) time.Duration {
 	return rapid.SampledFrom(m.clock.spans()).Draw(t, what)
 }
 
+// delay draws a delay. One below zero is none.
+func (m *queueMachine) delay(t *rapid.T) time.Duration {
+	return rapid.SampledFrom(append(m.clock.spans(), -time.Hour)).Draw(t, "delay")
+}
+
 func (m *queueMachine) lease(t *rapid.T) time.Duration {
 	return max(m.span(t, "lease"), time.Millisecond)
 }
@@ -203,7 +209,7 @@ func (m *queueMachine) task(t *rapid.T, now float64) (task sluice.Task, due func
 		at := task.At.Add(999 * time.Nanosecond).Truncate(time.Microsecond)
 		return task, func(after int) float64 { return decimal(at.UnixMicro() + int64(after)) }
 	}
-	task.Delay = m.span(t, "delay")
+	task.Delay = m.delay(t)
 	return task, func(after int) float64 { return now + decimal(micros(task.Delay)+int64(after)) }
 }
 

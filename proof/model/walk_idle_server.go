@@ -2,7 +2,8 @@ package model
 
 import "slices"
 
-// This file has the steps of the server: idle.lua, wake.lua, place.lua, and what calls them.
+// This file has the steps of the server: queue_idle.lua, wake.lua, queue_place.lua, and what calls
+// them.
 
 // serving emits the steps in which the server carries out a client's commands.
 func (w IdleWalk) serving(s *idleState, c int8, do idleEmitter) {

@@ -325,7 +325,7 @@ func TestLocker_InspectShowsNoToken(t *testing.T) {
 		require.NoError(t, rdb.Set(ctx, "Lock:"+name, "worker:1234", 0).Err())
 		info, err := l.Inspect(ctx, name)
 		require.NoError(t, err)
-		require.Equal(t, sluice.LockInfo{Held: true, TTL: -1 * time.Millisecond, Permits: 1}, info)
+		require.Equal(t, sluice.LockInfo{Held: true, TTL: -1 * time.Millisecond, Holders: 1}, info)
 		require.NoError(t, rdb.Del(ctx, "Lock:"+name).Err())
 
 		k, err := l.Lock(ctx, name, sluice.WithOwner("host 1"))

@@ -35,7 +35,7 @@ func TestPermits_AsManyAsThereAre(t *testing.T) {
 			held = append(held, k)
 			info, err := plain.Inspect(ctx, name)
 			require.NoError(t, err)
-			require.Equal(t, i+1, info.Permits)
+			require.Equal(t, i+1, info.Holders)
 			require.True(t, info.Held)
 			require.InDelta(t, 15, info.TTL.Seconds(), 8)
 		}
@@ -258,7 +258,7 @@ func TestPermits_EndWithTheirLocker(t *testing.T) {
 		require.Positive(t, adopted.Fence())
 		info, err := other.Inspect(ctx, name)
 		require.NoError(t, err)
-		require.Equal(t, 1, info.Permits)
+		require.Equal(t, 1, info.Holders)
 		require.Greater(t, info.TTL, 59*time.Minute)
 		a, _ = take()
 		require.NoError(t, l.Close())
@@ -335,7 +335,7 @@ func TestLocker_InspectNamesTheOwnersOfPermits(t *testing.T) {
 		info, err := systest.NewLocker(t, rdb).Inspect(ctx, name)
 		require.NoError(t, err)
 		require.Equal(t, []string{"first", "second", "third"}, info.Owners)
-		require.Equal(t, 4, info.Permits)
+		require.Equal(t, 4, info.Holders)
 		require.Empty(t, info.Owner)
 	})
 }

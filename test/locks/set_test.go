@@ -113,7 +113,7 @@ func TestLockSet_BadArguments(t *testing.T) {
 	_, err := l.LockAll(ctx, []string{"a", "b{c"})
 	require.ErrorIs(t, err, sluice.ErrInvalidName)
 	require.ErrorIs(t, l.DoAll(ctx, []string{"a", ""}, fn), sluice.ErrInvalidName)
-	_, err = l.LockAll(ctx, []string{"a"}, sluice.WithTTL(0))
+	_, err = l.LockAll(ctx, []string{"a"}, sluice.WithTTL(-1))
 	require.ErrorIs(t, err, sluice.ErrInvalid)
 	require.ErrorIs(t, l.DoAll(ctx, []string{"a"}, nil), sluice.ErrInvalid)
 	set := &sluice.LockSet{}

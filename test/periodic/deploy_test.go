@@ -102,7 +102,7 @@ func TestPeriodic_AChangedScheduleTakesEffect(t *testing.T) {
 		time.Sleep(50 * time.Hour)
 		stop()
 		b.requireOn(b.T, "a", daily{12, 3, time.UTC}, from, time.Now(), soon)
-		require.Zero(b, w.Stats().Snoozed)
+		require.Zero(b, w.Stats().Again)
 	})
 }
 
@@ -148,8 +148,8 @@ func TestPeriodic_RollingDeployment(t *testing.T) {
 				} else {
 					b.requireOn(b.T, "a", of, from, time.Now(), late)
 				}
-				snoozed := workers[0].Stats().Snoozed + workers[1].Stats().Snoozed
-				require.Less(b, snoozed, int64(5*len(all)+5), "it is put back for seconds")
+				again := workers[0].Stats().Again + workers[1].Stats().Again
+				require.Less(b, again, int64(5*len(all)+5), "it is put back for seconds")
 				for _, stop := range stops {
 					stop()
 				}

@@ -178,24 +178,70 @@ func TestEvery_IsTheMultiplesSinceTheEpoch(t *testing.T) {
 	require.True(t, sluice.Every(time.Hour).Next(at("9999-01-01T00:00:00Z")).IsZero())
 }
 
+// TestDaily_IsOnceEachDay of a place, also where its clocks change: at the time, at the moment at
+// which they skip it, or at the first of two.
+func TestDaily_IsOnceEachDay(t *testing.T) {
+	t.Parallel()
+	for name, years := range map[string][2]int{
+		"America/New_York": {1999, 2002}, "Europe/Berlin": {2024, 2025}, "America/Sao_Paulo": {2016, 2018}, "Asia/Gaza": {2009, 2012},
+		"Pacific/Apia": {2011, 2012}, "Pacific/Kwajalein": {1993, 1994}, "Australia/Lord_Howe": {2020, 2021}, "Antarctica/Troll": {2015, 2016},
+		"America/Scoresbysund": {2023, 2025}, "Asia/Kathmandu": {1985, 1987}, "UTC": {2024, 2025},
+	} {
+		place := zone(t, name)
+		from, to := time.Date(years[0], 1, 1, 0, 0, 0, 0, place), time.Date(years[1], 1, 1, 0, 0, 0, 0, place)
+		var days []string
+		for at := from; at.Before(to); at = at.Add(5 * time.Minute) {
+			if day := at.Format(time.DateOnly); len(days) == 0 || !slices.Contains(days[max(0, len(days)-2):], day) {
+				days = append(days, day)
+			}
+		}
+		for _, clock := range [][2]int{{0, 0}, {0, 30}, {1, 30}, {2, 0}, {2, 30}, {3, 0}, {12, 0}, {23, 30}, {23, 59}} {
+			s, at := sluice.Daily(clock[0], clock[1], place), from.Add(-time.Second)
+			for _, day := range days {
+				before := at
+				at = s.Next(at).In(place)
+				require.True(t, at.After(before))
+				require.Equal(t, at, s.Next(at.Add(-1)).In(place), "the first after any time before it")
+				wanted := fmt.Sprintf("%s %02d:%02d", day, clock[0], clock[1])
+				shows, showedBefore := at.Format("2006-01-02 15:04"), at.Add(-time.Minute).Format("2006-01-02 15:04")
+				require.GreaterOrEqual(t, shows, wanted, "%s at %s", name, at)
+				require.Less(t, showedBefore, wanted, "%s at %s", name, at)
+				if shows != wanted {
+					skipped, _ := at.ZoneBounds()
+					require.True(t, at.Equal(skipped), "%s at %s", name, at)
+				}
+			}
+		}
+	}
+	newYork, utc := zone(t, "America/New_York"), sluice.Daily(2, 30, nil)
+	require.Equal(t, "2000-04-02T03:00:00-04:00", sluice.Daily(2, 30, newYork).Next(time.Date(2000, 4, 2, 0, 0, 0, 0, newYork)).In(newYork).Format(time.RFC3339))
+	require.Equal(t, "2000-10-29T01:30:00-04:00", sluice.Daily(1, 30, newYork).Next(time.Date(2000, 10, 29, 0, 0, 0, 0, newYork)).In(newYork).Format(time.RFC3339))
+	require.Equal(t, "2000-10-29T02:30:00Z", utc.Next(time.Date(2000, 10, 29, 0, 0, 0, 0, time.UTC)).Format(time.RFC3339))
+}
+
 func TestWorker_PeriodicIsChecked(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer func() { require.NoError(t, rdb.Close()) }()
 	q, err := sluice.NewQueue(rdb, "q")
 	require.NoError(t, err)
 	good := sluice.Every(time.Hour)
-	for name, tasks := range map[string][]sluice.Periodic{
-		"no ID":        {{Schedule: good}},
-		"no schedule":  {{ID: "a"}},
-		"too often":    {{ID: "a", Schedule: sluice.Every(time.Microsecond)}},
-		"never":        {{ID: "a", Schedule: sluice.Every(0)}},
-		"ID twice":     {{ID: "a", Schedule: good}, {ID: "b", Schedule: good}, {ID: "a", Schedule: good}},
-		"large":        {{ID: "a", Schedule: good, Payload: make([]byte, 1<<20-10)}},
-		"bad header":   {{ID: "a", Schedule: good, Header: map[string]string{"": "v"}}},
-		"reserved key": {{ID: "a", Schedule: good, Header: map[string]string{"sluice-period": "v"}}},
+	for text, tasks := range map[string][]sluice.Periodic{
+		"a task ID has 1 to": {{Schedule: good}},
+		"in Periodic[0]: invalid argument: Schedule is nil":        {{ID: "a"}},
+		"Schedule: Every takes 1ms":                                {{ID: "a", Schedule: sluice.Every(time.Microsecond)}},
+		"Schedule: Every takes":                                    {{ID: "a", Schedule: sluice.Every(0)}},
+		"Schedule: Daily takes an hour":                            {{ID: "a", Schedule: sluice.Daily(24, 0, nil)}},
+		"Schedule: Daily takes":                                    {{ID: "a", Schedule: sluice.Daily(2, -1, nil)}},
+		"in Periodic[2]: invalid argument: another one has its ID": {{ID: "a", Schedule: good}, {ID: "b", Schedule: good}, {ID: "a", Schedule: good}},
+		"header and payload of":                                    {{ID: "a", Schedule: good, Payload: make([]byte, 1<<20-10)}},
+		"a key of a header has":                                    {{ID: "a", Schedule: good, Header: map[string]string{"": "v"}}},
+		"a key of Header begins":                                   {{ID: "a", Schedule: good, Header: map[string]string{"sluice-period": "v"}}},
 	} {
 		w := &sluice.Worker{Queue: q, Periodic: tasks, Handler: func(context.Context, sluice.Entry) error { return nil }}
-		require.ErrorIs(t, w.Run(systest.Ended()), sluice.ErrInvalid, name)
+		err := w.Run(systest.Ended())
+		require.ErrorIs(t, err, sluice.ErrInvalid, text)
+		require.ErrorContains(t, err, "sluice: run: Worker: in Periodic[", text)
+		require.ErrorContains(t, err, text)
 	}
 }
 
@@ -317,7 +363,7 @@ func TestPeriodic_AFailedRunIsRetried(t *testing.T) {
 		require.Equal(b, []string{"1 1", "1 1", "1 1", "1 1", "1 1", "1 1", "2 1", "3 1"}, attempts("again"))
 		require.Equal(b, []string{"1 1", "2 1", "3 1"}, attempts("long"))
 		require.Empty(b, b.Dead(1))
-		require.Equal(b, sluice.WorkerStats{Done: 2 + 3 + 3, Retried: 3 + 1 + 9 + 3 + 9, Snoozed: 5 + 3}, w.Stats())
+		require.Equal(b, sluice.WorkerStats{Done: 2 + 3 + 3, Retried: 3 + 1 + 9 + 3 + 9, Again: 5 + 3}, w.Stats())
 		require.Equal(b, 3+3+3, b.log.Count("its waiting version takes over"))
 	})
 }

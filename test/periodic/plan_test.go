@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
@@ -35,9 +36,9 @@ func TestPeriodic_NoOtherTaskWaitsForASchedule(t *testing.T) {
 		"hangs": func() { <-over }, "slow": func() { time.Sleep(slow) }, "panics": func() { panic("no") }, "exits": runtime.Goexit,
 	} {
 		for _, answers := range []int64{0, 2} {
-			n := 40
-			if name == "hangs" && answers == 0 && !testing.Short() {
-				n = 400
+			n := redistest.FullOrShort(40, 10)
+			if name == "hangs" && answers == 0 {
+				n = redistest.FullOrShort(400, 40)
 			}
 			t.Run(fmt.Sprint(name, " after ", answers), func(t *testing.T) {
 				inPeriodicTest(t, func(b *periodicTest) {

@@ -153,6 +153,69 @@ func TestPeriodic_AClockThatWasAhead(t *testing.T) {
 	})
 }
 
+// TestPeriodic_AClockThatWasADayAhead for a moment, in which occurrences were handled, or for
+// minutes, in which a worker found all as it was to be, silences no task for longer than it takes
+// to see it: also if all workers start anew. The log says so.
+func TestPeriodic_AClockThatWasADayAhead(t *testing.T) {
+	for name, test := range map[string]struct {
+		every, lasts time.Duration
+		restarts     bool
+	}{
+		"a moment":             {every: time.Second, lasts: 2500 * time.Millisecond},
+		"a moment and a start": {every: time.Second, lasts: 2500 * time.Millisecond, restarts: true},
+		"minutes":              {every: time.Hour, lasts: 5 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inPeriodicTest(t, func(b *periodicTest) {
+				b.Q = b.On(b.RDB)
+				task := sluice.Periodic{ID: "a", Schedule: sluice.Every(test.every)}
+				_, stop := b.work("", nil, task)
+				time.Sleep(2 * time.Minute)
+				for over := time.Now().Add(test.lasts); time.Now().Before(over); time.Sleep(min(test.every/10, time.Second)) {
+					b.server.SetTime(time.Now().Add(24 * time.Hour))
+				}
+				b.server.SetTime(time.Time{})
+				if test.restarts {
+					stop()
+					_, stop = b.work("", nil, task)
+				}
+				time.Sleep(4 * time.Minute)
+				again := b.Get("a")
+				require.LessOrEqual(b, time.Until(again.Due), 2*test.every, "silenced") // one may have been handled early
+				b.forget()
+				time.Sleep(max(time.Minute, 3*test.every))
+				stop()
+				b.requireOn(b.T, "a", task.Schedule, again.Due.Add(-1), time.Now(), 6*time.Second)
+				if test.every < test.lasts {
+					require.Equal(b, 1, b.log.Count("clock was ahead"), "%s", b.log.String())
+				}
+			})
+		})
+	}
+}
+
+// TestPeriodic_AStartWhileTheClockIsBehind for some seconds has nothing handled twice: what was
+// handled is ahead of that clock.
+func TestPeriodic_AStartWhileTheClockIsBehind(t *testing.T) {
+	inPeriodicTest(t, func(b *periodicTest) {
+		b.Q = b.On(b.RDB)
+		task := sluice.Periodic{ID: "a", Schedule: sluice.Every(10 * time.Second)}
+		_, stop := b.work("", nil, task)
+		time.Sleep(10*time.Minute + 2*time.Second)
+		b.server.SetTime(time.Now().Add(-time.Hour))
+		_, stopSecond := b.work("", nil, task)
+		time.Sleep(3 * time.Second)
+		b.server.SetTime(time.Time{})
+		time.Sleep(time.Minute)
+		stop()
+		stopSecond()
+		all := b.of("a")
+		for i, run := range all[1:] {
+			require.True(b, run.due.After(all[i].due), "%v after %v", run, all[i])
+		}
+	})
+}
+
 // requireRuns requires that there was one run for each of the occurrences of a schedule in a time.
 func (b *periodicTest) requireRuns(id string, s sluice.Schedule, from, to time.Time, all []run) {
 	b.Helper()

@@ -310,7 +310,7 @@ func TestQueue_ManyClientsKeepDeadLimit(t *testing.T) {
 			all.Go(func() {
 				for es, err := q.Claim(b.Context(), 10, time.Minute); len(es) > 0; es, err = q.Claim(b.Context(), 10, time.Minute) {
 					for _, e := range es {
-						err = errors.Join(err, q.Bury(b.Context(), e, "no"))
+						err = errors.Join(err, q.Bury(b.Context(), "no", e))
 						stats, failed := plain.Stats(b.Context())
 						if err = errors.Join(err, failed); err != nil || stats.Dead > 9 {
 							b.Error(stats, err)

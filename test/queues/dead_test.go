@@ -22,7 +22,7 @@ func TestQueue_BuriesListsAndRevives(t *testing.T) {
 			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: fmt.Sprint(i), Payload: []byte(payload)})
 			e := b.ClaimOne(time.Minute)
 			b.Bury(e, "no:such\x00order")
-			require.ErrorIs(b, b.Q.Bury(ctx, e, "again"), sluice.ErrStale)
+			require.ErrorIs(b, b.Q.Bury(ctx, "again", e), sluice.ErrStale)
 			require.ErrorIs(b, b.Q.Dequeue(ctx, e), sluice.ErrStale)
 		}
 		letters := b.Dead(10)
@@ -208,7 +208,7 @@ func TestQueue_DropOfManyAndOnAFullServer(t *testing.T) {
 		entries, err := q.Claim(ctx, 250, time.Minute)
 		require.NoError(t, err)
 		for _, e := range entries {
-			require.NoError(t, q.Bury(ctx, e, ""))
+			require.NoError(t, q.Bury(ctx, "", e))
 		}
 		dead += len(entries)
 	}

@@ -41,6 +41,14 @@ func (b remembering) age(id string, old time.Duration) {
 
 func (b remembering) doneKey() string { return "{" + b.Key + "}:done" }
 
+// kept is how often a task was claimed that the server still remembers, 0 if it does not, or once.
+func (b remembering) kept(id string) float64 {
+	b.Helper()
+	var attempt float64
+	_, _ = fmt.Sscan(b.RDB.HGet(b.Context(), "{"+b.Key+"}:results", id).Val(), &attempt)
+	return attempt
+}
+
 // requireForgotten says that nothing of a task is left.
 func (b remembering) requireForgotten(id string) {
 	b.Helper()
@@ -74,7 +82,7 @@ func TestRetention_ShowsWhatIsDone(t *testing.T) {
 		before := b.Now()
 		b.finish("a")
 		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "b"})
-		require.NoError(b, b.Q.Retry(b.Context(), b.ClaimOne(time.Minute), 0, "why"))
+		require.NoError(b, b.Q.Retry(b.Context(), 0, "why", b.ClaimOne(time.Minute)))
 		e := b.ClaimOne(time.Minute)
 		require.NoError(b, b.Q.Extend(b.Context(), e, time.Hour)) // so that it is not plain
 		require.NoError(b, b.Q.Dequeue(b.Context(), e))
@@ -289,23 +297,59 @@ func TestRetention_IsOver(t *testing.T) {
 			func() {
 				b.Stats()
 				require.Empty(b, b.Claim(1, time.Minute))
-				require.Equal(b, 2, b.Get("old").Attempt, "nothing was finished")
+				require.Equal(b, 2.0, b.kept("old"), "nothing was finished")
 				defer working(b.QueueTest, &sluice.Worker{Queue: b.Q, Handler: nothing})()
 				b.Eventually(func() bool { return len(workersOf(b.QueueTest)) == 1 })
 			},
 		} {
 			b.finish("young")
 			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "old"})
-			require.NoError(b, b.Q.Retry(ctx, b.ClaimOne(time.Minute), 0, ""))
+			require.NoError(b, b.Q.Retry(ctx, 0, "", b.ClaimOne(time.Minute)))
 			require.NoError(b, b.Q.Dequeue(ctx, b.ClaimOne(time.Minute)))
 			b.age("old", time.Hour+time.Second)
 			b.age("young", time.Hour-time.Minute)
-			require.Equal(b, 2, b.Get("old").Attempt)
+			require.Equal(b, 2.0, b.kept("old"))
 			forget()
 			b.requireForgotten("old")
 			require.Equal(b, sluice.StateDone, b.Get("young").State)
 		}
 	})
+}
+
+// TestRetention_WhatIsOverIsNotShown, whether it was forgotten or not: an enqueue with
+// DuplicatesOnce takes the ID for a new one, too. A Queue that does not say how long tasks are
+// remembered goes by the last Worker.
+func TestRetention_WhatIsOverIsNotShown(t *testing.T) {
+	eachRemembering(t, func(b remembering) {
+		asks, err := sluice.NewQueue(b.RDB, b.Q.Name())
+		require.NoError(b, err)
+		require.NoError(b, b.RDB.HSet(b.Context(), "{"+b.Key+"}:counts", "retention", "3600").Err(), "as a Worker does")
+		ids := []string{"old", "older", "young"}
+		for _, id := range ids {
+			b.finish(id)
+		}
+		for i, id := range ids {
+			b.age(id, time.Hour+time.Duration(30-20*i)*time.Second)
+		}
+		for _, q := range []*sluice.Queue{b.Q, asks} {
+			for _, id := range []string{"old", "older"} {
+				_, err := q.Get(b.Context(), id)
+				require.ErrorIs(b, err, sluice.ErrNotFound)
+			}
+			young, err := q.Get(b.Context(), "young")
+			require.NoError(b, err)
+			require.Equal(b, sluice.StateDone, young.State)
+			listed, err := q.List(b.Context(), sluice.StateDone, sluice.TaskInfo{}, 10)
+			require.NoError(b, err)
+			require.Equal(b, []sluice.TaskInfo{young}, listed)
+			stats, err := q.Stats(b.Context())
+			require.NoError(b, err)
+			require.Equal(b, int64(1), stats.Retained)
+		}
+		require.NoError(b, b.RDB.ZScore(b.Context(), b.doneKey(), "old").Err(), "it is still there")
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "old"})
+		b.Enqueue(sluice.OutcomeDone, sluice.Task{ID: "young"})
+	}, sluice.WithDuplicates(sluice.DuplicatesOnce))
 }
 
 // TestRetention_OfMany: one script forgets a thousand, and a worker all, where nothing is finished.
@@ -386,7 +430,6 @@ func TestRetention_OptionsAreChecked(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Mini(t).Client(t)
 	for _, opts := range [][]sluice.QueueOption{
-		{sluice.WithRetention(-1)},
 		{sluice.WithRetention(time.Microsecond)},
 		{sluice.WithRetention(101 * 365 * 24 * time.Hour)},
 		{sluice.WithDuplicates(sluice.DuplicatesOnce)},

@@ -48,7 +48,7 @@ func TestHeader_StaysWithItsTask(t *testing.T) {
 		e := is(b.ClaimOne(time.Minute))
 		require.NoError(b, b.Q.Extend(ctx, e, time.Hour))
 		is(b.Get("a").Entry)
-		require.NoError(b, b.Q.Retry(ctx, e, 0, "failed"))
+		require.NoError(b, b.Q.Retry(ctx, 0, "failed", e))
 		require.NoError(b, b.Q.Release(ctx, is(b.ClaimOne(time.Minute))))
 		b.Bury(is(b.ClaimOne(time.Minute)), "reason")
 		is(b.Get("a").Entry)

@@ -200,7 +200,9 @@ func TestQueueHooks_SeeWhatBecomesOfTasks(t *testing.T) {
 			switch e.ID {
 			case "retried":
 				return errors.New("no")
-			case "snoozed":
+			case "discarded":
+				return sluice.Discard(errors.New("nobody wants it"))
+			case "again":
 				return sluice.Again(time.Hour)
 			case "panics":
 				panic("no")
@@ -213,7 +215,7 @@ func TestQueueHooks_SeeWhatBecomesOfTasks(t *testing.T) {
 				require.ErrorIs(b, context.Cause(ctx), sluice.ErrCanceled)
 			case "lost": // taken from its holder
 				taken := sluice.Entry{ID: e.ID, Score: b.RDB.ZScore(ctx, b.Key, e.ID).Val()}
-				require.NoError(b, b.Q.Retry(ctx, taken, time.Hour, "failed"))
+				require.NoError(b, b.Q.Retry(ctx, time.Hour, "failed", taken))
 			case "released":
 				close(interrupted)
 				<-ctx.Done()
@@ -225,7 +227,7 @@ func TestQueueHooks_SeeWhatBecomesOfTasks(t *testing.T) {
 		<-interrupted
 		b.Eventually(func() bool {
 			s := w.Stats()
-			return s.Done+s.Retried+s.Buried+s.Canceled+s.Lost+s.Snoozed == int64(len(wantEndings)-1)
+			return s.Done+s.Retried+s.Buried+s.Canceled+s.Lost+s.Again+s.Discarded == int64(len(wantEndings)-1)
 		})
 		require.NoError(b, stop())
 		require.Empty(b, tr.faults)
@@ -249,14 +251,14 @@ func TestQueueHooks_SeeWhatBecomesOfTasks(t *testing.T) {
 
 var wantEndings = map[string]sluice.Disposition{
 	"done": sluice.DispositionDone, "retried": sluice.DispositionRetried, "panics": sluice.DispositionRetried, "buried": sluice.DispositionBuried,
-	"canceled": sluice.DispositionCanceled, "lost": sluice.DispositionLost, "released": sluice.DispositionReleased, "snoozed": sluice.DispositionSnoozed,
+	"canceled": sluice.DispositionCanceled, "lost": sluice.DispositionLost, "released": sluice.DispositionReleased, "discarded": sluice.DispositionDiscarded, "again": sluice.DispositionAgain,
 }
 
 // countsOf returns the counts of a worker that are not zero.
 func countsOf(s sluice.WorkerStats) map[sluice.Disposition]int64 {
 	counts := map[sluice.Disposition]int64{
 		sluice.DispositionDone: s.Done, sluice.DispositionRetried: s.Retried, sluice.DispositionBuried: s.Buried,
-		sluice.DispositionCanceled: s.Canceled, sluice.DispositionReleased: s.Released, sluice.DispositionSnoozed: s.Snoozed, sluice.DispositionLost: s.Lost,
+		sluice.DispositionCanceled: s.Canceled, sluice.DispositionReleased: s.Released, sluice.DispositionDiscarded: s.Discarded, sluice.DispositionAgain: s.Again, sluice.DispositionLost: s.Lost,
 	}
 	for d, n := range counts {
 		if n == 0 {

@@ -43,8 +43,8 @@ func TestLimits_Running(t *testing.T) {
 
 		ends := []func() error{
 			func() error { return b.Q.Dequeue(ctx, es[0]) },
-			func() error { return b.Q.Retry(ctx, es[0], time.Hour, "busy") },
-			func() error { return b.Q.Bury(ctx, es[0], "broken") },
+			func() error { return b.Q.Retry(ctx, time.Hour, "busy", es[0]) },
+			func() error { return b.Q.Bury(ctx, "broken", es[0]) },
 			func() error { _, err := b.Q.Cancel(ctx, es[0].ID); return err },
 		}
 		for _, end := range ends {
@@ -65,6 +65,7 @@ func TestLimits_Running(t *testing.T) {
 		require.NoError(b, b.Q.SetLimits(ctx, sluice.Limits{}))
 		require.NotEmpty(b, b.Claim(10, time.Hour))
 		require.NoError(b, b.Q.Purge(ctx))
+		require.Equal(b, "0 0 0 0 1 0", b.RDB.GetDel(ctx, "{"+b.Key+"}:paused").Val(), "no Worker is to set its Limits")
 		b.RequireClean()
 	})
 }
@@ -246,7 +247,7 @@ func TestLimits_BadInput(t *testing.T) {
 	q, err := sluice.NewQueue(rdb, "q")
 	require.NoError(t, err)
 	for _, l := range []sluice.Limits{
-		{Running: -1}, {Rate: -1}, {Rate: 1, Per: -1}, {Rate: 1, Burst: -1}, {Per: 1}, {Burst: 1}, {Running: 1 << 40},
+		{Rate: -1, Burst: 1}, {Rate: 1, Per: -1}, {Rate: 1, Burst: -1}, {Per: 1}, {Burst: 1}, {Running: 1 << 30},
 		{Rate: 1, Per: 200 * 365 * 24 * time.Hour}, {Rate: 2_000_000},
 	} {
 		require.ErrorIs(t, q.SetLimits(t.Context(), l), sluice.ErrInvalid, "%+v", l)

@@ -144,10 +144,10 @@ func TestLimits_WhatLetsTheNextGoTellsAWorker(t *testing.T) {
 	for name, end := range map[string]func(ctx context.Context, q *sluice.Queue, e sluice.Entry) error{
 		"Dequeue": func(ctx context.Context, q *sluice.Queue, e sluice.Entry) error { return q.Dequeue(ctx, e) },
 		"Retry": func(ctx context.Context, q *sluice.Queue, e sluice.Entry) error {
-			return q.Retry(ctx, e, time.Hour, "")
+			return q.Retry(ctx, time.Hour, "", e)
 		},
 		"Release": func(ctx context.Context, q *sluice.Queue, e sluice.Entry) error { return q.Release(ctx, e) },
-		"Bury":    func(ctx context.Context, q *sluice.Queue, e sluice.Entry) error { return q.Bury(ctx, e, "") },
+		"Bury":    func(ctx context.Context, q *sluice.Queue, e sluice.Entry) error { return q.Bury(ctx, "", e) },
 		"Cancel": func(ctx context.Context, q *sluice.Queue, e sluice.Entry) error {
 			_, err := q.Cancel(ctx, e.ID)
 			return err

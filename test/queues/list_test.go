@@ -142,7 +142,7 @@ func TestQueue_PagesWithoutPayloadsAreFull(t *testing.T) {
 		require.Len(t, leased, n)
 		check(sluice.StateLeased)
 		for _, e := range leased {
-			require.NoError(t, q.Bury(ctx, e, "why"))
+			require.NoError(t, q.Bury(ctx, "why", e))
 		}
 		check(sluice.StateDead)
 	})
@@ -246,7 +246,7 @@ func (w *walkers) enter(id string, s sluice.State) {
 		require.Len(w.t, es, 1)
 		if es[0].ID == id {
 			if s == sluice.StateDead {
-				require.NoError(w.t, w.q.Bury(ctx, es[0], ""))
+				require.NoError(w.t, w.q.Bury(ctx, "", es[0]))
 			}
 			return
 		}
@@ -349,9 +349,9 @@ func TestQueue_LeasedIsExact(t *testing.T) {
 						case 0, 1:
 							_ = b.Q.Dequeue(ctx, e)
 						case 2:
-							_ = b.Q.Retry(ctx, e, 0, "failed")
+							_ = b.Q.Retry(ctx, 0, "failed", e)
 						case 3:
-							_ = b.Q.Bury(ctx, e, "")
+							_ = b.Q.Bury(ctx, "", e)
 						case 4:
 							_ = b.Q.Extend(ctx, e, 2*time.Hour)
 						case 5:
@@ -462,5 +462,27 @@ func TestQueue_ListLeavesOutWhatWaitsBehindAnEndedLease(t *testing.T) {
 		seen, err := b.Q.Peek(b.Context(), 10)
 		require.NoError(b, err)
 		require.Len(b, seen, 4)
+	})
+}
+
+// TestQueue_ListsDueTasksOnly: what is due later is not read for it, however much there is.
+func TestQueue_ListsDueTasksOnly(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
+		rdb, faults := s.Faulty(t)
+		q := systest.NewQueue(t, rdb)
+		tasks := []sluice.Task{{ID: "due", At: time.Unix(1, 0)}}
+		for i := range 1500 {
+			tasks = append(tasks, sluice.Task{ID: fmt.Sprint(i), Delay: time.Hour})
+		}
+		_, err := q.EnqueueBatch(t.Context(), tasks)
+		require.NoError(t, err)
+		before := faults.Scripts()
+		listed, err := q.List(t.Context(), sluice.StateDue, sluice.TaskInfo{}, 100)
+		require.NoError(t, err)
+		require.Len(t, listed, 1)
+		seen, err := q.Peek(t.Context(), 100)
+		require.NoError(t, err)
+		require.Equal(t, []string{"due"}, systest.IDs(seen))
+		require.LessOrEqual(t, faults.Scripts()-before, 4, "one each, which may be sent twice")
 	})
 }

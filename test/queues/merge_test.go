@@ -65,7 +65,7 @@ func TestMerge_EachCallerHasItsOwnOutcome(t *testing.T) {
 				require.NoError(b, err)
 				require.Equal(b, i, from/same)
 				if policy != sluice.DuplicatesReplace { // which moves it by a microsecond, so that no two versions have one receipt
-					require.EqualValues(b, 4_000_000_001, e.Score, "it is due when its caller says, to the microsecond")
+					require.Equal(b, 4_000_000_001.0, e.Score, "it is due when its caller says, to the microsecond")
 				}
 			}
 			require.NoError(b, q.Purge(b.Context()))

@@ -65,7 +65,7 @@ func (b noted) claimed() sluice.Entry {
 
 func (b noted) retried() sluice.Entry {
 	e := b.claimed()
-	require.NoError(b, b.Q.Retry(b.Context(), e, 0, "failed"))
+	require.NoError(b, b.Q.Retry(b.Context(), 0, "failed", e))
 	return e
 }
 
@@ -136,11 +136,11 @@ func TestQueue_KeepsWhatALaterVersionNotes(t *testing.T) {
 	cancel := func(ctx context.Context, b noted, _ sluice.Entry) error { _, err := b.Q.Cancel(ctx, "a"); return err }
 	dequeue := func(ctx context.Context, b noted, e sluice.Entry) error { return b.Q.Dequeue(ctx, e) }
 	retry := func(ctx context.Context, b noted, e sluice.Entry) error {
-		return b.Q.Retry(ctx, e, time.Hour, "failed")
+		return b.Q.Retry(ctx, time.Hour, "failed", e)
 	}
 	release := func(ctx context.Context, b noted, e sluice.Entry) error { return b.Q.Release(ctx, e) }
 	extend := func(ctx context.Context, b noted, e sluice.Entry) error { return b.Q.Extend(ctx, e, 2*time.Hour) }
-	bury := func(ctx context.Context, b noted, e sluice.Entry) error { return b.Q.Bury(ctx, e, "why") }
+	bury := func(ctx context.Context, b noted, e sluice.Entry) error { return b.Q.Bury(ctx, "why", e) }
 	claim := func(n int) act {
 		return func(_ context.Context, b noted, _ sluice.Entry) error { b.claim(n); return nil }
 	}

@@ -29,7 +29,7 @@ func TestOnce_IsAnIdempotencyKey(t *testing.T) {
 		b.EndLeaseUnseen(e)
 		b.Enqueue(sluice.OutcomeKept, again)
 		payload()
-		require.NoError(b, b.Q.Retry(ctx, b.ClaimOne(time.Minute), time.Hour, "why"))
+		require.NoError(b, b.Q.Retry(ctx, time.Hour, "why", b.ClaimOne(time.Minute)))
 		b.Enqueue(sluice.OutcomeKept, task)
 		require.Equal(b, 1, b.Get("a").Attempt) // the first delivery did not count
 		moved, err := b.Q.Reschedule(ctx, "a", 0)

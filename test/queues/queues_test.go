@@ -67,7 +67,7 @@ func TestQueues_EnqueueBatchOfBadTasksSendsNothing(t *testing.T) {
 	t.Parallel()
 	m := redistest.Mini(t)
 	qs := newQueues(t, m.Client(t), 4)
-	tasks := append(tasksNamed("t", 100), sluice.Task{ID: "bad", Delay: -1})
+	tasks := append(tasksNamed("t", 100), sluice.Task{ID: ""})
 	outcomes, err := qs.EnqueueBatch(t.Context(), tasks)
 	require.ErrorIs(t, err, sluice.ErrInvalid)
 	require.Nil(t, outcomes)
@@ -199,6 +199,8 @@ func TestQueues_WorkersHaveEveryField(t *testing.T) {
 			f.Set(reflect.New(f.Type().Elem()))
 		case f.Kind() == reflect.String:
 			f.SetString("x")
+		case f.Kind() == reflect.Struct:
+			f.Field(0).SetInt(1)
 		default:
 			f.SetInt(1)
 		}

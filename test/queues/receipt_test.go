@@ -17,9 +17,9 @@ import (
 // settlements are the operations that take an entry.
 var settlements = map[string]func(ctx context.Context, q *sluice.Queue, e sluice.Entry) error{
 	"dequeue": func(ctx context.Context, q *sluice.Queue, e sluice.Entry) error { return q.Dequeue(ctx, e) },
-	"retry":   func(ctx context.Context, q *sluice.Queue, e sluice.Entry) error { return q.Retry(ctx, e, 0, "failed") },
+	"retry":   func(ctx context.Context, q *sluice.Queue, e sluice.Entry) error { return q.Retry(ctx, 0, "failed", e) },
 	"release": func(ctx context.Context, q *sluice.Queue, e sluice.Entry) error { return q.Release(ctx, e) },
-	"bury":    func(ctx context.Context, q *sluice.Queue, e sluice.Entry) error { return q.Bury(ctx, e, "why") },
+	"bury":    func(ctx context.Context, q *sluice.Queue, e sluice.Entry) error { return q.Bury(ctx, "why", e) },
 	"extend":  func(ctx context.Context, q *sluice.Queue, e sluice.Entry) error { return q.Extend(ctx, e, time.Hour) },
 	"keep alive": func(ctx context.Context, q *sluice.Queue, e sluice.Entry) error {
 		return q.KeepAlive(ctx, e, time.Hour, func(context.Context) error { return errors.New("it was called") })

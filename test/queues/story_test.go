@@ -25,7 +25,7 @@ func (b storied) errs() int64 { return b.RDB.HLen(b.Context(), "{"+b.Key+"}:erro
 func (b storied) failed() {
 	b.Helper()
 	b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
-	require.NoError(b, b.Q.Retry(b.Context(), b.ClaimOne(time.Minute), 0, "no route"))
+	require.NoError(b, b.Q.Retry(b.Context(), 0, "no route", b.ClaimOne(time.Minute)))
 }
 
 // requireError has Get, and the List of its state, show the last error.
@@ -44,6 +44,22 @@ func (b storied) requireError(s sluice.State, reason string) {
 	require.Equal(b, []sluice.TaskInfo{t}, listed)
 }
 
+// TestTaskInfo_HasNoErrorOfAnEarlierTask with the same ID: an older build has left it.
+func TestTaskInfo_HasNoErrorOfAnEarlierTask(t *testing.T) {
+	systest.EachQueue(t, func(q systest.QueueTest) {
+		b := storied{q}
+		require.NoError(b, b.RDB.HSet(b.Context(), "{"+b.Key+"}:errors", "a", "1700000000.5 of an earlier one").Err())
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
+		b.requireError(sluice.StateDue, "")
+		e := b.ClaimOne(time.Minute)
+		b.requireError(sluice.StateLeased, "")
+		require.NoError(b, b.Q.Retry(b.Context(), 0, "its own", e))
+		b.requireError(sluice.StateDue, "its own")
+		b.ClaimOne(time.Minute)
+		b.requireError(sluice.StateLeased, "its own")
+	})
+}
+
 // TestTaskInfo_HasTheLastError: from Retry on, in each state, until the next one.
 func TestTaskInfo_HasTheLastError(t *testing.T) {
 	systest.EachQueue(t, func(q systest.QueueTest) {
@@ -55,13 +71,13 @@ func TestTaskInfo_HasTheLastError(t *testing.T) {
 		require.NoError(b, b.Q.Extend(ctx, e, time.Hour))
 		require.NoError(b, b.Q.Release(ctx, e))
 		b.requireError(sluice.StateDue, "no route")
-		require.NoError(b, b.Q.Retry(ctx, b.ClaimOne(time.Minute), time.Hour, "no\nroute: \x00 \xff "+strings.Repeat("é", 300)))
+		require.NoError(b, b.Q.Retry(ctx, time.Hour, "no\nroute: \x00 \xff "+strings.Repeat("é", 300), b.ClaimOne(time.Minute)))
 		b.requireError(sluice.StateScheduled, "no\nroute: \x00 \ufffd "+strings.Repeat("é", 248))
 		require.Len(b, b.Get("a").Reason, 512)
 		found, err := b.Q.Reschedule(ctx, "a", 0)
 		require.NoError(b, err)
 		require.True(b, found)
-		require.NoError(b, b.Q.Retry(ctx, b.ClaimOne(time.Minute), 0, ""))
+		require.NoError(b, b.Q.Retry(ctx, 0, "", b.ClaimOne(time.Minute)))
 		b.requireError(sluice.StateDue, "no\nroute: \x00 \ufffd "+strings.Repeat("é", 248))
 		b.Bury(b.ClaimOne(time.Minute), "hopeless")
 		require.Equal(b, "hopeless", b.Dead(1)[0].Reason)
@@ -111,7 +127,7 @@ func TestQueue_ALastErrorGoesWithItsTask(t *testing.T) {
 			b.EndLeaseUnseen(e)
 			es, err := b.Q.Peek(b.Context(), 1)
 			require.NoError(b, err)
-			require.NoError(b, b.Q.Retry(b.Context(), es[0], 0, "again"))
+			require.NoError(b, b.Q.Retry(b.Context(), 0, "again", es[0]))
 		},
 		"a version took over, and is finished": func(b storied) {
 			e := b.ClaimOne(time.Minute)
@@ -127,7 +143,7 @@ func TestQueue_ALastErrorGoesWithItsTask(t *testing.T) {
 			dequeue(b, b.Claim(3, time.Minute)...)
 		},
 		"dequeue behind which a version waits": func(b storied) { dequeue(b, deferred(b)) },
-		"retry behind which a version waits":   func(b storied) { require.NoError(b, b.Q.Retry(b.Context(), deferred(b), 0, "again")) },
+		"retry behind which a version waits":   func(b storied) { require.NoError(b, b.Q.Retry(b.Context(), 0, "again", deferred(b))) },
 		"bury behind which a version waits":    func(b storied) { b.Bury(deferred(b), "why") },
 		"bury":                                 func(b storied) { b.Bury(b.ClaimOne(time.Minute), "why") },
 		"a version took over, and is claimed": func(b storied) {
@@ -202,7 +218,7 @@ func TestQueue_ATaskThatWasNeverClaimedHasNoError(t *testing.T) {
 		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
 		es, err := b.Q.Peek(b.Context(), 1)
 		require.NoError(b, err)
-		require.NoError(b, b.Q.Retry(b.Context(), es[0], 0, "no route"))
+		require.NoError(b, b.Q.Retry(b.Context(), 0, "no route", es[0]))
 		require.Zero(b, b.errs())
 	})
 }
@@ -299,12 +315,12 @@ func TestStats_CountsWhatBecomesOfTasks(t *testing.T) {
 		require.NoError(b, b.Q.Extend(ctx, es[4], time.Hour))
 		require.NoError(b, b.Q.Dequeue(ctx, es[4]))
 		counts(4, 0, 0, 0)
-		require.NoError(b, b.Q.Retry(ctx, es[5], time.Hour, "failed"))
+		require.NoError(b, b.Q.Retry(ctx, time.Hour, "failed", es[5]))
 		counts(4, 1, 0, 0)
 		b.Bury(b.ClaimOne(time.Minute), "why")
 		counts(4, 1, 1, 0)
-		require.ErrorIs(b, b.Q.Bury(ctx, es[5], "why"), sluice.ErrStale)
-		require.ErrorIs(b, b.Q.Retry(ctx, es[5], 0, "why"), sluice.ErrStale)
+		require.ErrorIs(b, b.Q.Bury(ctx, "why", es[5]), sluice.ErrStale)
+		require.ErrorIs(b, b.Q.Retry(ctx, 0, "why", es[5]), sluice.ErrStale)
 		b.Revive(1, "d")
 		popped, err := b.Q.Pop(ctx, 1)
 		require.NoError(b, err)
@@ -316,7 +332,7 @@ func TestStats_CountsWhatBecomesOfTasks(t *testing.T) {
 		lost := b.ClaimOne(time.Minute)
 		counts(5, 1, 1, 1)
 		b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "g"})
-		require.NoError(b, b.Q.Retry(ctx, lost, 0, "the version takes over"))
+		require.NoError(b, b.Q.Retry(ctx, 0, "the version takes over", lost))
 		counts(5, 2, 1, 1)
 		again := b.ClaimOne(time.Minute)
 		b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "g"})
@@ -387,7 +403,7 @@ func TestStats_APeriodicTaskThatIsPutOffCountsAsNothing(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- w.Run(ctx) }()
 		time.Sleep(3*time.Hour + time.Minute)
-		require.EqualValues(t, 3, w.Stats().Snoozed)
+		require.EqualValues(t, 3, w.Stats().Again)
 		stats, err := q.Stats(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, []int64{0, 0, 0, 0}, []int64{stats.Done, stats.Retried, stats.Buried, stats.Lost})

@@ -272,7 +272,7 @@ func TestQueue_SettlesWithoutThePayloads(t *testing.T) {
 		require.NoError(b, b.RDB.Rename(ctx, tasks, tasks+":aside").Err())
 		require.NoError(b, b.RDB.Set(ctx, tasks, "foreign", 0).Err())
 		require.NoError(b, b.Q.Extend(ctx, es[0], time.Hour))
-		require.NoError(b, b.Q.Retry(ctx, es[1], 0, "failed"))
+		require.NoError(b, b.Q.Retry(ctx, 0, "failed", es[1]))
 		require.NoError(b, b.Q.Release(ctx, es[2]))
 		b.Bury(es[3], "why")
 		require.NoError(b, b.RDB.Rename(ctx, tasks+":aside", tasks).Err())
@@ -305,7 +305,7 @@ func TestQueue_WritesAPayloadOnce(t *testing.T) {
 	for range 3 {
 		e := b.ClaimOne(time.Minute)
 		require.NoError(t, b.Q.Extend(t.Context(), e, time.Hour))
-		require.NoError(t, b.Q.Retry(t.Context(), e, 0, "failed"))
+		require.NoError(t, b.Q.Retry(t.Context(), 0, "failed", e))
 		e = b.ClaimOne(time.Minute)
 		_, err := b.Q.Reschedule(t.Context(), "a", 0)
 		require.NoError(t, err)
@@ -453,6 +453,6 @@ func TestDuplicates_String(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "[replace keep earliest latest keepdue once unknown unknown]",
 		fmt.Sprint([]sluice.Duplicates{
-			sluice.DuplicatesReplace, sluice.DuplicatesKeep, sluice.DuplicatesEarliest, sluice.DuplicatesLatest, sluice.DuplicatesKeepDue, sluice.DuplicatesOnce, 6, -1,
+			sluice.DuplicatesReplace, sluice.DuplicatesKeep, sluice.DuplicatesEarliest, sluice.DuplicatesLatest, sluice.DuplicatesKeepDue, sluice.DuplicatesOnce, sluice.DuplicatesOnce + 1, 0,
 		}))
 }

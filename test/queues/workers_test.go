@@ -164,6 +164,52 @@ func TestQueue_WorkersThatHaveDiedAreSweptByOthers(t *testing.T) {
 	})
 }
 
+// TestQueue_WorkersOfAClockThatWasAhead for a moment, in which one died: it is known for some hours
+// at most, however far the clock was ahead.
+func TestQueue_WorkersOfAClockThatWasAhead(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
+		own := systest.BubbleClient(t, systest.BubbleDialer(m))
+		defer func() { require.NoError(t, own.Close()) }()
+		var dead atomic.Bool
+		own.AddHook(dropping(&dead))
+		q, err := sluice.NewQueue(own, "q")
+		require.NoError(t, err)
+		seen, err := sluice.NewQueue(rdb, "q")
+		require.NoError(t, err)
+		m.SetTime(time.Now().Add(30 * 24 * time.Hour))
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 2)
+		go func() { ended <- (&sluice.Worker{Queue: q, Handler: nothing}).Run(ctx) }()
+		time.Sleep(5 * time.Second)
+		dead.Store(true)
+		stop()
+		require.NoError(t, <-ended)
+		m.SetTime(time.Now()) // it stands still; without a time of its own it would end what has a TTL
+		count := func() int {
+			workers, err := seen.Workers(t.Context())
+			require.NoError(t, err)
+			stats, err := seen.Stats(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, len(workers), stats.Workers)
+			return len(workers)
+		}
+		require.Zero(t, count())
+		ctx, stop = context.WithCancel(t.Context())
+		go func() { ended <- (&sluice.Worker{Queue: seen, Handler: nothing}).Run(ctx) }()
+		for range 20 {
+			time.Sleep(time.Second)
+			m.SetTime(time.Now())
+		}
+		members, err := m.ZMembers("{Queue:q}:workers")
+		require.NoError(t, err)
+		require.Len(t, members, 1, "that of the dead one is of no use to anyone")
+		require.Equal(t, 1, count())
+		stop()
+		require.NoError(t, <-ended)
+		time.Sleep(time.Minute) // the library's goroutines end
+	})
+}
+
 // dropping is a hook that does not send what Workers say of themselves while it drops.
 type dropper struct{ drops *atomic.Bool }
 
@@ -256,7 +302,7 @@ func TestQueue_WorkersThatPollSeldomSaySeldomThatTheyLive(t *testing.T) {
 				ctx, stop := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
 				go func() { ended <- (&sluice.Worker{Queue: q, Handler: nothing}).Run(ctx) }()
-				every := min(poll, 8*time.Hour)
+				every := min(poll, time.Hour)
 				time.Sleep(2 * time.Second)
 				began := time.Now()
 				for range 30 {
@@ -347,9 +393,9 @@ func TestQueue_WorkersOfAnyText(t *testing.T) {
 		}
 		workers := workersOf(b)
 		require.Len(b, workers, 2)
-		require.Equal(b, "a", workers[0].ID)
-		require.Equal(b, 2, workers[0].Running)
-		require.Equal(b, "b", workers[1].ID)
+		require.Equal(b, "b", workers[0].ID)
+		require.Equal(b, "a", workers[1].ID)
+		require.Equal(b, 2, workers[1].Running)
 		require.NoError(b, b.RDB.Del(b.Context(), key).Err())
 		require.NoError(b, b.RDB.Set(b.Context(), key, "x", 0).Err())
 		_, err := b.Q.Workers(b.Context())

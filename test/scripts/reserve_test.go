@@ -8,11 +8,13 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/store"
 )
 
 // TestScripts_AReleaseReservesForTheFirst, which is out of the line then: for as long as its member
-// says, whoever comes first.
+// says, whichever client comes first.
 func TestScripts_AReleaseReservesForTheFirst(t *testing.T) {
 	eachKind(t, func(t *testing.T, l *lineScripts, k lineKind) {
 		a, b := l.listen("a:1:500"), l.listen("b:1:321")
@@ -152,5 +154,125 @@ func TestScripts_AReservationIsNoHolder(t *testing.T) {
 		require.Len(t, holders, others)
 		require.NotContains(t, l.reserved(), "a:1:500")
 		require.Empty(t, l.inLine(), "it goes to the next")
+	})
+}
+
+// TestScripts_WhoLeavesPassesOnWhatHasEnded: the first in line was told when the hold would end, and
+// leaves without having come.
+func TestScripts_WhoLeavesPassesOnWhatHasEnded(t *testing.T) {
+	eachKind(t, func(t *testing.T, l *lineScripts, k lineKind) {
+		l.listen("a:1:500")
+		b := l.listen("b:1:500")
+		l.hold(k)
+		l.ask(k, "a:1:500", "", "join")
+		l.ask(k, "b:1:500", "", "join")
+		if k.acquire == scripts.OfLocks.Acquire {
+			require.NoError(t, l.rdb.Del(t.Context(), l.key).Err())
+		} else {
+			require.NoError(t, l.rdb.ZAdd(t.Context(), l.key, redis.Z{Score: 1, Member: "token of "}).Err())
+		}
+		l.leave(k, "a:1:500")
+		require.Equal(t, "b:1:500", l.hears(b))
+		require.Equal(t, []string{"b:1:500"}, l.reserved())
+		require.Empty(t, l.inLine())
+	})
+}
+
+// TestScripts_AReservationOutlivesNobody: the key ends with the last reservation, though no process
+// comes any more.
+func TestScripts_AReservationOutlivesNobody(t *testing.T) {
+	eachKind(t, func(t *testing.T, l *lineScripts, k lineKind) {
+		l.listen("a:1:400")
+		l.hold(k)
+		l.ask(k, "a:1:400", "", "join")
+		if k.acquire == scripts.OfPermits.Acquire { // the other one has ended
+			require.NoError(t, l.rdb.ZAdd(t.Context(), l.key, redis.Z{Score: 1, Member: "token of another"}).Err())
+		}
+		var held *redis.IntCmd
+		var left *redis.DurationCmd
+		_, err := l.rdb.Pipelined(t.Context(), func(p redis.Pipeliner) error {
+			p.Eval(t.Context(), k.release.Source(), k.keys(l), "token of ", "", 0, "")
+			held, left = p.Exists(t.Context(), l.key), p.PTTL(t.Context(), l.key)
+			return nil
+		})
+		require.NoError(t, err)
+		require.Equal(t, int64(1), held.Val())
+		require.Positive(t, left.Val())
+		require.LessOrEqual(t, left.Val(), 401*time.Millisecond)
+	})
+}
+
+// TestScripts_TheNextIsToldOfTheFirstEnd: one that takes the last free permit by itself leaves the
+// line, and who is the first then comes when the first permit ends, which is not its own.
+func TestScripts_TheNextIsToldOfTheFirstEnd(t *testing.T) {
+	eachLine(t, func(t *testing.T, l *lineScripts) {
+		ctx, k := t.Context(), lineKinds["permits"]
+		l.listen("a:1:500")
+		b := l.listen("b:1:500")
+		require.Nil(t, l.ask(k, "x", "", ""))
+		require.Nil(t, l.ask(k, "y", "", ""))
+		l.ask(k, "a:1:500", "", "join")
+		l.ask(k, "b:1:500", "", "join")
+		soon := time.Now().Add(30 * time.Second).UnixMilli()
+		require.NoError(t, l.rdb.ZAdd(ctx, l.key, redis.Z{Score: 1, Member: "token of x"},
+			redis.Z{Score: float64(soon), Member: "token of y"}).Err())
+		require.Nil(t, l.ask(k, "a:1:500", "", "join"))
+		left, err := strconv.Atoi(l.hears(b))
+		require.NoError(t, err)
+		require.InDelta(t, 15_000, left, 15_000, "y's end")
+	})
+}
+
+// TestScripts_AnAdoptionsFenceStays: a release gives back the fences that it has not used, but not
+// below one that an adoption has handed out since.
+func TestScripts_AnAdoptionsFenceStays(t *testing.T) {
+	eachLine(t, func(t *testing.T, l *lineScripts) {
+		ctx, keys := t.Context(), lineKinds["fenced"].keys(l)
+		ahead := time.Now().Add(time.Hour).UnixMicro() // the clock must not make up for it
+		number := func(script *redisexec.Script, args ...any) int64 {
+			t.Helper()
+			n, err := l.rdb.Eval(ctx, script.Source(), keys, args...).Int64()
+			require.NoError(t, err)
+			return n
+		}
+		for _, adopted := range []bool{false, true} {
+			require.NoError(t, l.rdb.Set(ctx, keys[2], ahead, time.Hour).Err())
+			require.Equal(t, ahead+1, number(scripts.OfLocks.Acquire, "token", 60_000, 1000, "", "", ""))
+			next := ahead + 2 // only the first of the thousand was used
+			if adopted {
+				require.Equal(t, ahead+1001, number(scripts.OfLocks.Extend, "token", 60_000))
+				next = ahead + 1002
+			}
+			require.Equal(t, int64(1), number(scripts.OfLocks.Release, "token", "", 999, ahead+1000))
+			require.Equal(t, next, number(scripts.OfLocks.Acquire, "other", 60_000, 1, "", "", ""))
+			require.NoError(t, l.rdb.Del(ctx, keys[0]).Err())
+		}
+	})
+}
+
+// TestScripts_WhereMessagesAreDeniedPlacesAreKept: nothing says then that a process is gone.
+func TestScripts_WhereMessagesAreDeniedPlacesAreKept(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, "--rename-command", "PUBLISH", "")
+	kindsOn(t, server.Client(t), func(t *testing.T, l *lineScripts, k lineKind) {
+		l.listen("a:1:500")
+		l.hold(k)
+		l.ask(k, "a:1:500", "", "join")
+		require.Zero(t, l.release(k, ""))
+		require.Equal(t, []string{"a:1:500"}, l.inLine())
+		require.Empty(t, l.reserved())
+		l.hold(k)
+	})
+}
+
+// TestScripts_AKeyWithoutTTLIsGivenOne: the wait for a holder that died between SETNX and EXPIRE
+// ends.
+func TestScripts_AKeyWithoutTTLIsGivenOne(t *testing.T) {
+	eachLine(t, func(t *testing.T, l *lineScripts) {
+		require.NoError(t, l.rdb.Set(t.Context(), l.key, "foreign", 0).Err())
+		left, err := l.rdb.Eval(t.Context(), scripts.OfLocks.Acquire.Source(), []string{l.key}, "token", 60_000, "", "", "", "").Int()
+		require.NoError(t, err)
+		require.Equal(t, 60_000, left)
+		require.InDelta(t, 60, l.rdb.PTTL(t.Context(), l.key).Val().Seconds(), 30)
 	})
 }

@@ -100,7 +100,7 @@ func TestMux_HandsEachTaskToTheHandlerOfItsKind(t *testing.T) {
 		require.Equal(m, sluice.DispositionDone, ended["a"].Disposition)
 		require.Equal(m, "email", ended["a"].Entry.Kind)
 		for _, id := range []string{"c", "d"} {
-			require.Equal(m, sluice.DispositionSnoozed, ended[id].Disposition)
+			require.Equal(m, sluice.DispositionAgain, ended[id].Disposition)
 			require.ErrorContains(m, ended[id].Err, "no handler of kind")
 			left := m.Get(id)
 			require.Equal(m, sluice.StateScheduled, left.State)
@@ -108,7 +108,7 @@ func TestMux_HandsEachTaskToTheHandlerOfItsKind(t *testing.T) {
 			require.WithinRange(m, left.Due, time.Now().Add(5*time.Second), time.Now().Add(30*time.Second))
 		}
 		require.Equal(m, 1, m.log.Count("no handler of a kind of tasks"), "the log has it once a minute")
-		require.Equal(m, 1, m.log.Count("kind=later"))
+		require.Equal(m, 1, m.log.Count(`kind=later known="[\"email\" \"report\"]"`), m.log)
 	})
 }
 
@@ -126,13 +126,13 @@ func TestMux_TellsOfUnknownKindsOnceAMinute(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- w.Run(ctx) }()
 		time.Sleep(10*time.Minute - time.Second)
-		snoozed := w.Stats().Snoozed
-		require.InDelta(t, 27, snoozed, 13, "each 15 to 30 seconds")
+		again := w.Stats().Again
+		require.InDelta(t, 27, again, 13, "each 15 to 30 seconds")
 		require.GreaterOrEqual(t, log.Count("no handler of a kind"), 6)
 		require.LessOrEqual(t, log.Count("no handler of a kind"), 10)
 		stop()
 		require.NoError(t, <-ended)
-		require.Equal(t, sluice.WorkerStats{Snoozed: snoozed}, w.Stats())
+		require.Equal(t, sluice.WorkerStats{Again: again}, w.Stats())
 		time.Sleep(time.Minute)
 	})
 }
@@ -149,7 +149,8 @@ func TestMux_KindsHaveTheirOwnRules(t *testing.T) {
 		m.Handle("once", fails, sluice.KindMaxAttempts(1))
 		m.Handle("panics", func(context.Context, sluice.Entry) error { panic("boom") }, sluice.KindMaxAttempts(1))
 		m.Handle("exits", func(context.Context, sluice.Entry) error { runtime.Goexit(); return nil }, sluice.KindMaxAttempts(1))
-		m.Handle("often", fails, sluice.KindMaxAttempts(9))
+		m.Handle("often", fails, sluice.KindMaxAttempts(9), sluice.KindTimeout(-1))
+		m.Handle("no limit", fails, sluice.KindMaxAttempts(-1))
 		m.Handle("soon", fails, sluice.KindBackoff(func(attempt int, err error) time.Duration {
 			require.Equal(m, 1, attempt)
 			require.Equal(m, errFailed, err)
@@ -160,11 +161,11 @@ func TestMux_KindsHaveTheirOwnRules(t *testing.T) {
 		m.Handle("hangs too", hangs, sluice.KindTimeout(time.Hour))
 		m.worker.Timeout = time.Second
 		var tasks []sluice.Task
-		for _, kind := range []string{"once", "panics", "exits", "often", "soon", "bad backoff", "hangs", "hangs too"} {
+		for _, kind := range []string{"once", "panics", "exits", "often", "no limit", "soon", "bad backoff", "hangs", "hangs too"} {
 			tasks = append(tasks, sluice.Task{ID: kind, Kind: kind})
 		}
 		ended := m.run(tasks...)
-		for id, reason := range map[string]string{"once": "failed", "panics": "panic: boom", "exits": "runtime.Goexit", "often": ""} {
+		for id, reason := range map[string]string{"once": "failed", "panics": "panic: boom", "exits": "runtime.Goexit", "often": "", "no limit": ""} {
 			left := m.Get(id)
 			if reason == "" {
 				require.Equal(m, sluice.StateScheduled, left.State, id)
@@ -257,15 +258,13 @@ func TestMux_PanicsIfItIsMisused(t *testing.T) {
 	h := func(context.Context, sluice.Entry) error { return nil }
 	mw := func(next sluice.Handler) sluice.Handler { return next }
 	for text, misuse := range map[string]func(m *sluice.Mux){
-		"kind has 256 bytes at most":  func(m *sluice.Mux) { m.Handle(strings.Repeat("k", 257), h) },
-		`kind "there" is there`:       func(m *sluice.Mux) { m.Handle("there", h) },
-		`nil handler of kind "k"`:     func(m *sluice.Mux) { m.Handle("k", nil) },
-		"nil option":                  func(m *sluice.Mux) { m.Handle("k", h, nil) },
-		`negative option of kind "k"`: func(m *sluice.Mux) { m.Handle("k", h, sluice.KindTimeout(-1)) },
-		`a negative option of`:        func(m *sluice.Mux) { m.Handle("k", h, sluice.KindMaxAttempts(-1)) },
-		"nil Middleware":              func(m *sluice.Mux) { m.Use(mw, nil) },
-		"Mux.Handle: it serves":       func(m *sluice.Mux) { _ = m.Serve(t.Context(), sluice.Entry{Kind: "there"}); m.Handle("k", h) },
-		"Mux.Use: it serves":          func(m *sluice.Mux) { _ = m.Serve(t.Context(), sluice.Entry{Kind: "?"}); m.Use(mw) },
+		"kind has 256 bytes at most": func(m *sluice.Mux) { m.Handle(strings.Repeat("k", 257), h) },
+		`kind "there" is there`:      func(m *sluice.Mux) { m.Handle("there", h) },
+		`nil handler of kind "k"`:    func(m *sluice.Mux) { m.Handle("k", nil) },
+		"nil option":                 func(m *sluice.Mux) { m.Handle("k", h, nil) },
+		"nil Middleware":             func(m *sluice.Mux) { m.Use(mw, nil) },
+		"Mux.Handle: it serves":      func(m *sluice.Mux) { _ = m.Serve(t.Context(), sluice.Entry{Kind: "there"}); m.Handle("k", h) },
+		"Mux.Use: it serves":         func(m *sluice.Mux) { _ = m.Serve(t.Context(), sluice.Entry{Kind: "?"}); m.Use(mw) },
 		"Middleware that returns no H": func(m *sluice.Mux) {
 			m.Use(func(sluice.Handler) sluice.Handler { return nil })
 			_ = m.Serve(t.Context(), sluice.Entry{})
@@ -291,11 +290,11 @@ func TestTyped_HandsOverValues(t *testing.T) {
 	onMux(t, func(m muxTest) {
 		orders := sluice.Typed[order]{Queue: m.Q, Kind: "order"}
 		got := make(chan order, 10)
-		m.Handle("order", orders.Handler(func(_ context.Context, e sluice.Entry, v order) error {
+		orders.Handle(m.Mux, func(_ context.Context, e sluice.Entry, v order) error {
 			require.Equal(m, v.Item, e.ID)
 			got <- v
 			return nil
-		}))
+		}, sluice.KindMaxAttempts(1))
 		backwards := sluice.Typed[string]{
 			Queue: m.Q, Kind: "text",
 			Encode: func(v string) ([]byte, error) { return []byte(">" + v), nil },
@@ -316,8 +315,10 @@ func TestTyped_HandsOverValues(t *testing.T) {
 		outcomes, err := orders.EnqueueBatch(m.Context(), []sluice.Task{{ID: "b", Kind: "order"}, {ID: "c"}}, []order{{"b", 2}, {"c", 3}})
 		require.NoError(m, err)
 		require.Equal(m, []sluice.Outcome{sluice.OutcomeAdded, sluice.OutcomeAdded}, outcomes)
-		_, err = backwards.Enqueue(m.Context(), sluice.Task{ID: "d"}, "")
+		task, err := backwards.Task(sluice.Task{ID: "d"}, "") // for a batch of several kinds
 		require.NoError(m, err)
+		require.Equal(m, sluice.Task{ID: "d", Kind: "text", Payload: []byte(">")}, task)
+		m.Enqueue(sluice.OutcomeAdded, task)
 		bad := map[string]sluice.Task{
 			"the payload is no workers.order: *json.SyntaxError":        {ID: "x", Kind: "order", Payload: []byte("s3cret")},
 			"the payload is no workers.order: *json.UnmarshalTypeError": {ID: "y", Kind: "order", Payload: []byte(`{"Count": "s3cret"}`)},
@@ -351,15 +352,20 @@ func TestTyped_BadInputSendsNothing(t *testing.T) {
 				_, err := orders.Enqueue(b.Context(), sluice.Task{ID: "a", Payload: []byte{}}, order{})
 				return err
 			},
-			"a Task of another Kind": func() error {
+			`a Task of kind "other", not "order"`: func() error {
 				_, err := orders.Enqueue(b.Context(), sluice.Task{ID: "a", Kind: "other"}, order{})
+				return err
+			},
+			`sluice: task: invalid argument: a Task of kind "other", not "order"`: func() error {
+				task, err := orders.Task(sluice.Task{ID: "a", Kind: "other"}, order{})
+				require.Zero(b, task)
 				return err
 			},
 			"2 tasks with 1 values": func() error {
 				_, err := orders.EnqueueBatch(b.Context(), []sluice.Task{{ID: "a"}, {ID: "b"}}, []order{{}})
 				return err
 			},
-			"another Kind": func() error {
+			`kind "other", not "order"`: func() error {
 				_, err := orders.EnqueueBatch(b.Context(), []sluice.Task{{ID: "a"}, {ID: "b", Kind: "other"}}, []order{{}, {}})
 				return err
 			},
@@ -381,5 +387,10 @@ func TestTyped_BadInputSendsNothing(t *testing.T) {
 		require.ErrorAs(b, err, &unsupported)
 		b.RequireClean()
 		require.PanicsWithValue(b, "sluice: Typed.Handler: nil function", func() { orders.Handler(nil) })
+		var mux sluice.Mux
+		require.PanicsWithValue(b, "sluice: Typed.Handler: nil function", func() { orders.Handle(&mux, nil) })
+		handle := func() { orders.Handle(&mux, func(context.Context, sluice.Entry, order) error { return nil }) }
+		handle()
+		require.PanicsWithValue(b, `sluice: Mux.Handle: kind "order" is there already`, handle)
 	})
 }

@@ -189,11 +189,11 @@ func TestAgain_UsesNoAttempt(t *testing.T) {
 			if attempts == 1 {
 				b.Eventually(func() bool { return w.Stats().Buried == 1 })
 				require.NoError(b, stop())
-				require.Equal(b, sluice.WorkerStats{Snoozed: 3, Buried: 1}, w.Stats())
+				require.Equal(b, sluice.WorkerStats{Again: 3, Buried: 1}, w.Stats())
 				require.Equal(b, "failed", b.Dead(1)[0].Reason)
 				_, err := b.Q.Cancel(b.Context(), "a")
 				require.NoError(b, err)
-				require.Equal(b, 3, log.Count("task snoozed"))
+				require.Equal(b, 3, log.Count("task is due again"))
 				require.Equal(b, 1, log.Count("status 429: due again in 10ms"), log)
 				require.Zero(b, log.Count("attempt failed"), "a dead task is logged once")
 				require.Equal(b, 1, log.Count("task buried"))
@@ -201,7 +201,7 @@ func TestAgain_UsesNoAttempt(t *testing.T) {
 			}
 			b.Eventually(func() bool { return w.Stats().Done == 1 })
 			require.NoError(b, stop())
-			require.Equal(b, sluice.WorkerStats{Snoozed: 4, Retried: 1, Done: 1}, w.Stats())
+			require.Equal(b, sluice.WorkerStats{Again: 4, Retried: 1, Done: 1}, w.Stats())
 			b.RequireClean()
 		}
 	})
@@ -223,7 +223,7 @@ func TestAgain_PermanentWins(t *testing.T) {
 		}
 		b.Eventually(func() bool { return w.Stats().Buried == int64(len(errs)) })
 		require.NoError(b, stop())
-		require.Zero(b, w.Stats().Snoozed)
+		require.Zero(b, w.Stats().Again)
 	})
 }
 
@@ -242,7 +242,7 @@ func TestAgain_AWaitingVersionTakesItsPlace(t *testing.T) {
 		stop := systest.StartWorker(b.T, w)
 		b.Eventually(func() bool { return w.Stats().Done == 1 })
 		require.NoError(b, stop())
-		require.Equal(b, sluice.WorkerStats{Snoozed: 1, Done: 1}, w.Stats())
+		require.Equal(b, sluice.WorkerStats{Again: 1, Done: 1}, w.Stats())
 		b.RequireClean()
 	})
 }
@@ -286,7 +286,7 @@ func TestAgain_OfAStoppedWorker(t *testing.T) {
 		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
 		synctest.Wait() // its handler runs
 		require.NoError(t, stop())
-		require.Equal(t, sluice.WorkerStats{Snoozed: 1}, w.Stats())
+		require.Equal(t, sluice.WorkerStats{Again: 1}, w.Stats())
 		e := b.Get("a")
 		require.Zero(t, e.Attempt)
 		require.WithinDuration(t, time.Now().Add(time.Hour), e.Due, time.Second)
@@ -300,7 +300,7 @@ func TestAgain_AfterUnseenDeliveries(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
 		b := systest.NewQueueTest(t, rdb, redistest.Name(t))
 		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
-		require.NoError(t, b.Q.Retry(t.Context(), b.ClaimOne(time.Second), 0, "failed")) // one attempt that counts
+		require.NoError(t, b.Q.Retry(t.Context(), 0, "failed", b.ClaimOne(time.Second))) // one attempt that counts
 		for range 2 {
 			require.Equal(t, 2, b.ClaimOne(time.Second).Attempt)
 			time.Sleep(2 * time.Second)

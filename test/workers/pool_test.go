@@ -57,7 +57,7 @@ func TestPool_EachQueueHasItsShare(t *testing.T) {
 		var free []time.Time // since when places are, the first is the next that is used
 		var idle, longest time.Duration
 		p := &sluice.Pool{Concurrency: places}
-		enough := make(chan struct{})
+		enough, counted := make(chan struct{}), make(chan struct{})
 		for i, weight := range weights {
 			p.Workers = append(p.Workers, &sluice.Worker{Queue: queues[i], Weight: weight, Handler: func(context.Context, sluice.Entry) error {
 				n := running.Add(1)
@@ -71,6 +71,11 @@ func TestPool_EachQueueHasItsShare(t *testing.T) {
 				}
 				mu.Unlock()
 				time.Sleep(30 * time.Millisecond)
+				select {
+				case <-enough:
+					<-counted // else a task ends, and another queue's begins, between two looks
+				default:
+				}
 				mu.Lock()
 				defer mu.Unlock()
 				running.Add(-1)
@@ -86,6 +91,7 @@ func TestPool_EachQueueHasItsShare(t *testing.T) {
 			require.NoError(t, err)
 			leased += int(stats.Leased)
 		}
+		close(counted)
 		require.LessOrEqual(t, leased, 2*places, "those that run, and those of which the server does not know yet that they are done")
 		require.NoError(t, stop())
 		require.LessOrEqual(t, most.Load(), int64(places))
@@ -186,7 +192,7 @@ func TestPool_SetConcurrency(t *testing.T) {
 	})
 }
 
-// TestPool_BadFields are refused, and nothing is sent.
+// TestPool_BadFields are refused, and nothing is sent. The error says which worker and which field.
 func TestPool_BadFields(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer func() { require.NoError(t, rdb.Close()) }()
@@ -199,25 +205,28 @@ func TestPool_BadFields(t *testing.T) {
 		return w
 	}
 	fine := worker(func(*sluice.Worker) {})
-	for name, p := range map[string]*sluice.Pool{
-		"no worker":   {},
-		"nil worker":  {Workers: []*sluice.Worker{fine, nil}},
-		"grace":       {Workers: []*sluice.Worker{worker(func(w *sluice.Worker) { w.Grace = time.Second })}},
-		"logger":      {Workers: []*sluice.Worker{worker(func(w *sluice.Worker) { w.Logger = slog.Default() })}},
-		"nil queue":   {Workers: []*sluice.Worker{worker(func(w *sluice.Worker) { w.Queue = nil })}},
-		"nil handler": {Workers: []*sluice.Worker{worker(func(w *sluice.Worker) { w.Handler = nil })}},
-		"weight":      {Workers: []*sluice.Worker{worker(func(w *sluice.Worker) { w.Weight = -1 })}},
-		"heavy":       {Workers: []*sluice.Worker{worker(func(w *sluice.Worker) { w.Weight = 1_000_001 })}},
-		"concurrency": {Workers: []*sluice.Worker{fine}, Concurrency: -1},
-		"of a worker": {Workers: []*sluice.Worker{worker(func(w *sluice.Worker) { w.Concurrency = -1 })}},
-		"no patience": {Workers: []*sluice.Worker{fine}, Grace: -1},
-		"the same":    {Workers: []*sluice.Worker{fine, fine}},
+	for text, p := range map[string]*sluice.Pool{
+		"without Workers":                                     {},
+		"Pool.Workers[1] is nil":                              {Workers: []*sluice.Worker{fine, nil}},
+		"Pool.Workers[1].Grace: set Pool.Grace instead":       {Workers: []*sluice.Worker{fine, worker(func(w *sluice.Worker) { w.Grace = time.Second })}},
+		"Pool.Workers[0].Logger: set Pool.Logger instead":     {Workers: []*sluice.Worker{worker(func(w *sluice.Worker) { w.Logger = slog.Default() })}},
+		"Pool.Workers[0].Queue is nil":                        {Workers: []*sluice.Worker{worker(func(w *sluice.Worker) { w.Queue = nil })}},
+		"Pool.Workers[1]: invalid argument: Handler is nil":   {Workers: []*sluice.Worker{fine, worker(func(w *sluice.Worker) { w.Handler = nil })}},
+		"Pool.Workers[0]: invalid argument: Weight must":      {Workers: []*sluice.Worker{worker(func(w *sluice.Worker) { w.Weight = -1 })}},
+		"Weight must be 0 to 1000000":                         {Workers: []*sluice.Worker{worker(func(w *sluice.Worker) { w.Weight = 1_000_001 })}},
+		"check: invalid argument: Concurrency must":           {Workers: []*sluice.Worker{fine}, Concurrency: -1},
+		"Pool.Workers[0]: invalid argument: Concurrency must": {Workers: []*sluice.Worker{worker(func(w *sluice.Worker) { w.Concurrency = -1 })}},
+		"Grace must be 0 to 100 years":                        {Workers: []*sluice.Worker{fine}, Grace: -1},
+		"the worker is running already":                       {Workers: []*sluice.Worker{fine, fine}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			require.ErrorIs(t, p.Run(t.Context()), sluice.ErrInvalid)
-			if name != "the same" {
-				require.ErrorIs(t, p.Check(t.Context()), sluice.ErrInvalid)
+		t.Run(text, func(t *testing.T) {
+			err := p.Run(t.Context())
+			require.ErrorIs(t, err, sluice.ErrInvalid)
+			if text != "the worker is running already" {
+				err = p.Check(t.Context())
+				require.ErrorIs(t, err, sluice.ErrInvalid)
 			}
+			require.ErrorContains(t, err, text)
 			require.ErrorIs(t, fine.SetConcurrency(1), sluice.ErrInvalid, "it does not run")
 		})
 	}

@@ -147,7 +147,7 @@ func TestWorker_ErrorDecidesTheDisposition(t *testing.T) {
 				require.Positive(b, e.Attempt)
 				require.Equal(b, strings.HasPrefix(name, "panic"), strings.Contains(log.String(), "worker_test.go:"),
 					"a panic's stack, and no other, is in the log: %s", log)
-			}, sluice.WithMaxAttempts(0))
+			}, sluice.WithMaxAttempts(-1))
 		})
 	}
 }
@@ -185,26 +185,28 @@ func TestPermanent_WrapsAnError(t *testing.T) {
 	require.EqualError(t, err, "pay: card refused")
 }
 
-// Run returns ErrInvalid for invalid fields at once, and sends nothing.
+// Run returns ErrInvalid for invalid fields at once, which it names, and sends nothing.
 func TestWorker_InvalidFieldsSendNothing(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb, faults := s.Faulty(t)
 		q := systest.NewQueue(t, rdb)
 		handler := func(context.Context, sluice.Entry) error { return nil }
-		for name, w := range map[string]*sluice.Worker{
-			"zero":           {},
-			"no queue":       {Handler: handler},
-			"zero queue":     {Queue: &sluice.Queue{}, Handler: handler},
-			"no handler":     {Queue: q},
-			"concurrency":    {Queue: q, Handler: handler, Concurrency: -1},
-			"lease":          {Queue: q, Handler: handler, Lease: -1},
-			"short lease":    {Queue: q, Handler: handler, Lease: time.Millisecond - 1},
-			"long lease":     {Queue: q, Handler: handler, Lease: math.MaxInt64},
-			"long timeout":   {Queue: q, Handler: handler, Timeout: math.MaxInt64},
-			"negative grace": {Queue: q, Handler: handler, Grace: -1},
-			"long grace":     {Queue: q, Handler: handler, Grace: math.MaxInt64},
+		for text, w := range map[string]*sluice.Worker{
+			"Worker.Queue is nil": {Handler: handler},
+			"Queue is nil":        {},
+			"Worker: invalid argument: Queue not made by NewQueue": {Queue: &sluice.Queue{}, Handler: handler},
+			"Worker: invalid argument: Handler is nil":             {Queue: q},
+			"Concurrency must":               {Queue: q, Handler: handler, Concurrency: -1},
+			"Lease must":                     {Queue: q, Handler: handler, Lease: -1},
+			"Lease must be 1ms":              {Queue: q, Handler: handler, Lease: time.Millisecond - 1},
+			"Lease must be 1ms to 100 years": {Queue: q, Handler: handler, Lease: math.MaxInt64},
+			"Timeout must":                   {Queue: q, Handler: handler, Timeout: math.MaxInt64},
+			"Grace must":                     {Queue: q, Handler: handler, Grace: -1},
+			"Grace must be 0 to 100 years":   {Queue: q, Handler: handler, Grace: math.MaxInt64},
 		} {
-			require.ErrorIs(t, w.Run(t.Context()), sluice.ErrInvalid, name)
+			err := w.Run(t.Context())
+			require.ErrorIs(t, err, sluice.ErrInvalid, text)
+			require.ErrorContains(t, err, text)
 		}
 		w := &sluice.Worker{Queue: q, Handler: handler}
 		require.NoError(t, w.Run(systest.Ended()))
@@ -314,7 +316,7 @@ func TestWorker_DeferredVersionWaitsForTheHandler(t *testing.T) {
 			require.NoError(b, stop())
 			require.Zero(b, workers[i].Stats().Lost+workers[i].Stats().Buried, "twice at once")
 		}
-	}, sluice.WithMaxAttempts(0))
+	}, sluice.WithMaxAttempts(-1))
 }
 
 // A notification wakes an idle worker when a task is due before all others: its poll
@@ -379,7 +381,7 @@ func TestWorker_ExtremesWorkOrAreInvalid(t *testing.T) {
 				require.NoError(b, b.Q.Purge(b.Context()))
 			}
 		}
-	}, sluice.WithMaxAttempts(0))
+	}, sluice.WithMaxAttempts(-1))
 }
 
 // DefaultBackoff bears any attempt.
@@ -397,6 +399,29 @@ func TestDefaultBackoff_IsWithinItsBounds(t *testing.T) {
 		}
 		require.LessOrEqual(t, longest, most, attempt)
 		require.Greater(t, longest, most/2, "attempt %d", attempt)
+	}
+}
+
+// TestBackoffUpTo_IsTheDefaultWithAnotherBound: 0 is the default's, negative none.
+func TestBackoffUpTo_IsTheDefaultWithAnotherBound(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		bound   time.Duration
+		attempt int
+		most    time.Duration
+	}{
+		{time.Minute, 1, time.Second}, {time.Minute, 6, 32 * time.Second}, {time.Minute, 7, time.Minute}, {time.Minute, math.MaxInt, time.Minute},
+		{time.Millisecond, 1, time.Millisecond}, {24 * time.Hour, 13, 4096 * time.Second}, {0, 64, time.Hour}, {-1, 14, 8192 * time.Second},
+		{-1, math.MaxInt, 1 << 20 * time.Second},
+	} {
+		next, longest := sluice.BackoffUpTo(c.bound), time.Duration(0)
+		for range 1000 {
+			d := next(c.attempt, nil)
+			require.GreaterOrEqual(t, d, time.Duration(0))
+			longest = max(longest, d)
+		}
+		require.LessOrEqual(t, longest, c.most, "%+v", c)
+		require.Greater(t, longest, c.most/2, "%+v", c)
 	}
 }
 

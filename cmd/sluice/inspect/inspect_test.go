@@ -41,7 +41,7 @@ func bury(t *testing.T, q *sluice.Queue, id string) {
 	entries, err := q.Claim(t.Context(), 1, time.Minute)
 	require.NoError(t, err)
 	require.Len(t, entries, 1)
-	require.NoError(t, q.Bury(t.Context(), entries[0], "it is hopeless"))
+	require.NoError(t, q.Bury(t.Context(), "it is hopeless", entries[0]))
 }
 
 func TestQueues_FindsEachOnceAndNothingElse(t *testing.T) {

@@ -82,7 +82,7 @@ func bury(t *testing.T, q *sluice.Queue) {
 		case i%7 == 3:
 			reason = "attempts used up"
 		}
-		require.NoError(t, q.Bury(t.Context(), e, reason))
+		require.NoError(t, q.Bury(t.Context(), reason, e))
 	}
 }
 

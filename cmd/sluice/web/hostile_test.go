@@ -136,7 +136,7 @@ func TestPage_HostileTasks(t *testing.T) {
 	require.NoError(t, err)
 	list("leased")
 	for _, e := range entries {
-		require.NoError(t, q.Bury(t.Context(), e, e.ID))
+		require.NoError(t, q.Bury(t.Context(), e.ID, e))
 	}
 	check(list("dead"))
 	pairs := []string{"do", "drop", "state", "dead", "n", "250"}

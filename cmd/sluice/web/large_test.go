@@ -48,7 +48,7 @@ func fillLarge(t *testing.T, q *sluice.Queue, n, size int) {
 	entries, err := q.Claim(ctx, n, time.Hour)
 	require.NoError(t, err)
 	for i, e := range entries {
-		require.NoError(t, q.Bury(ctx, e, []string{"503 from the partner", "cannot parse"}[i%2]))
+		require.NoError(t, q.Bury(ctx, []string{"503 from the partner", "cannot parse"}[i%2], e))
 	}
 	add(sluice.StateLeased, 0)
 	_, err = q.Claim(ctx, n, time.Hour)

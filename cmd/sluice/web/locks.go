@@ -71,15 +71,15 @@ func (p *page) showLock(v *visit) error {
 const mostOwners = 8
 
 // heldBy says who holds a lock, by their labels.
-func heldBy(permits int, owners []string) template.HTML {
+func heldBy(holders int, owners []string) template.HTML {
 	const none = `<span class="none">no label</span>`
 	switch {
-	case permits <= 1 && len(owners) == 0:
+	case holders <= 1 && len(owners) == 0:
 		return none
-	case permits <= 1:
+	case holders <= 1:
 		return short(owners[0])
 	case len(owners) == 0:
-		return template.HTML(fmt.Sprintf("%d permits, %s", permits, none))
+		return template.HTML(fmt.Sprintf("%d permits, %s", holders, none))
 	}
 	names, times := []string{}, map[string]int{}
 	for _, owner := range owners {
@@ -99,8 +99,8 @@ func heldBy(permits int, owners []string) template.HTML {
 	if n := len(owners) - named; n > 0 {
 		parts = append(parts, inspect.Plural(int64(n), "other"))
 	}
-	if n := permits - len(owners); n > 0 {
+	if n := holders - len(owners); n > 0 {
 		parts = append(parts, fmt.Sprintf(`<span class="none">%d without a label</span>`, n))
 	}
-	return template.HTML(fmt.Sprintf("%d held by %s", permits, strings.Join(parts, ", ")))
+	return template.HTML(fmt.Sprintf("%d held by %s", holders, strings.Join(parts, ", ")))
 }

@@ -35,7 +35,7 @@ func kill(t *testing.T, q *sluice.Queue, n int, reason string) {
 	entries, err := q.Claim(t.Context(), n, time.Minute)
 	require.NoError(t, err)
 	for _, e := range entries {
-		require.NoError(t, q.Bury(t.Context(), e, reason))
+		require.NoError(t, q.Bury(t.Context(), reason, e))
 	}
 }
 
@@ -219,7 +219,7 @@ func TestTask_Story(t *testing.T) {
 	got = s.get(url)
 	got.has(t, ">Leased<", "in 59s", "<dd>1</dd>")
 	got.lacks(t, `value="run"`, `value="delay"`)
-	require.NoError(t, q.Bury(t.Context(), entry[0], "the partner says no"))
+	require.NoError(t, q.Bury(t.Context(), "the partner says no", entry[0]))
 	s.later()
 	got = s.get(url)
 	got.has(t, ">Dead<", "the partner says no", "ago", `value="revive"`, `value="drop"`)

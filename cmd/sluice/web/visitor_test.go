@@ -200,7 +200,7 @@ func TestBrowser_AnyWidthAndScheme(t *testing.T) {
 		fill(t, q, 3, 0, "b")
 		entries, err := q.Claim(t.Context(), 2, time.Hour)
 		require.NoError(t, err)
-		require.NoError(t, q.Retry(t.Context(), entries[0], time.Hour, long))
+		require.NoError(t, q.Retry(t.Context(), time.Hour, long, entries[0]))
 		if name != "orders" {
 			lease(t, rdb, name, entries[1].ID, "3600/AAAAAAAA")
 			says(t, rdb, name, map[string]any{"label": long, "host": long, "version": long, "running": 1000, "concurrency": 1000, "stuck": 1000})

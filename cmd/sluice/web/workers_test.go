@@ -157,8 +157,8 @@ func TestTask_LastError(t *testing.T) {
 	entries, err := q.Claim(t.Context(), 2, time.Minute)
 	require.NoError(t, err)
 	why := "POST <partner>: 503 " + strings.Repeat("x", 90) + "THE END"
-	require.NoError(t, q.Retry(t.Context(), entries[0], time.Hour, why))
-	require.NoError(t, q.Retry(t.Context(), entries[1], 0, why))
+	require.NoError(t, q.Retry(t.Context(), time.Hour, why, entries[0]))
+	require.NoError(t, q.Retry(t.Context(), 0, why, entries[1]))
 	s := newSite(t, rdb, Options{})
 	for _, state := range []string{"scheduled", "due"} {
 		got := s.get("/queues/orders?state=" + state)
@@ -172,7 +172,7 @@ func TestTask_LastError(t *testing.T) {
 	require.NoError(t, err)
 	s.later()
 	s.get("/queues/orders?state=leased").has(t, "POST &lt;partner&gt;: 503", ">Last error</th>")
-	require.NoError(t, q.Bury(t.Context(), again[0], "gave up"))
+	require.NoError(t, q.Bury(t.Context(), "gave up", again[0]))
 	s.later()
 	got = s.get("/queues/orders/tasks/" + again[0].ID)
 	got.has(t, "<dt>Reason</dt>", "gave up")
@@ -222,7 +222,7 @@ func TestPage_HostileWorkers(t *testing.T) {
 	entries, err := q.Claim(t.Context(), len(hostile), time.Hour)
 	require.NoError(t, err)
 	for i, text := range append(hostile, strings.Repeat("W<\x1b", 20_000)) {
-		says(t, rdb, "orders", map[string]any{"id": fmt.Sprint("a", i), "label": text, "host": text, "version": text, "stuck": len(hostile) - i, "running": -1 << 62, "started": int64(1) << 62})
+		says(t, rdb, "orders", map[string]any{"id": fmt.Sprint("a", i), "label": text, "host": text, "version": text, "stuck": len(hostile) - i, "running": int64(-1) << 62, "started": int64(1) << 62})
 		require.NoError(t, rdb.HSet(t.Context(), "{Queue:orders}:errors", fmt.Sprintf("a%04d", i), "1700000000 "+text).Err())
 	}
 	require.NoError(t, rdb.ZAdd(t.Context(), "{Queue:orders}:workers", redis.Z{Score: 1e12, Member: "<script>"}, redis.Z{Score: 1e12, Member: "\xff"}).Err())
@@ -245,7 +245,7 @@ func TestPage_HostileWorkers(t *testing.T) {
 	}
 	for _, e := range entries {
 		if e.ID != "a0000" {
-			_ = q.Retry(t.Context(), e, 0, hostile[0])
+			_ = q.Retry(t.Context(), 0, hostile[0], e)
 		}
 	}
 	check("/queues/orders?n=250")

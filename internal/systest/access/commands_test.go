@@ -64,7 +64,7 @@ func TestAccess_DocumentedCommands(t *testing.T) {
 			half = fences
 		case strings.HasPrefix(name, "permit"):
 			half = permits
-		case slices.Contains([]string{"acquire", "release", "extend", "inspect", "force", "check_lock", "line", "join"}, name):
+		case slices.Contains([]string{"acquire", "release", "extend", "inspect", "force", "check_lock", "lock_line", "lock_join"}, name):
 			half = locks
 		}
 		for _, command := range inScript(t, path) {
@@ -270,6 +270,8 @@ func commandsAt(n ast.Node, isCommand map[string]bool) (names []string) {
 	case *ast.CallExpr:
 		method, ok := n.Fun.(*ast.SelectorExpr)
 		switch {
+		case named(n.Fun, "plain") && len(n.Args) > 0: // redisexec.Plain("set", ...)
+			text(n.Args[0])
 		case named(n.Fun, "append") && len(n.Args) > 1 && named(n.Args[0], "args"):
 			text(n.Args[1])
 		case ok && isCommand[method.Sel.Name] && named(method.X, "rdb", "client", "conn", "pubsub", "pipe"):

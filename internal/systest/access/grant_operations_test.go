@@ -138,7 +138,7 @@ func ofLimits() []operation {
 		{"pop with limits", func(ctx context.Context, g *guarded) (any, error) { return g.limited.Pop(ctx, 99) }},
 		{"dequeue with limits", func(ctx context.Context, g *guarded) (any, error) { return nil, g.limited.Dequeue(ctx, mine(g)) }},
 		{"release with limits", func(ctx context.Context, g *guarded) (any, error) { return nil, g.limited.Release(ctx, mine(g)) }},
-		{"bury with limits", func(ctx context.Context, g *guarded) (any, error) { return nil, g.limited.Bury(ctx, mine(g), "why") }},
+		{"bury with limits", func(ctx context.Context, g *guarded) (any, error) { return nil, g.limited.Bury(ctx, "why", mine(g)) }},
 		{"cancel with limits", func(ctx context.Context, g *guarded) (any, error) { return g.limited.Cancel(ctx, "mine") }},
 		{"pause with limits", func(ctx context.Context, g *guarded) (any, error) { return nil, g.limited.Pause(ctx, time.Hour) }},
 		{"limit what is limited", func(ctx context.Context, g *guarded) (any, error) {

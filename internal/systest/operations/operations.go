@@ -155,7 +155,7 @@ func (o Operation) Prepare(t *testing.T, f *Fixture) {
 		f.Entry = es[0]
 	}
 	if o.Needs == Dead {
-		require.NoError(t, f.Queue.Bury(ctx, f.Entry, "why"), o.Name)
+		require.NoError(t, f.Queue.Bury(ctx, "why", f.Entry), o.Name)
 	}
 }
 

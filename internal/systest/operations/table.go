@@ -84,12 +84,12 @@ var Table = []Operation{
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.Dequeue(ctx, f.Entry) }},
 	{Name: "Queue.Retry", Needs: Leased, Lost: UsedUp, Replicated: true,
 		Call: func(ctx context.Context, f *Fixture) (any, error) {
-			return nil, f.Queue.Retry(ctx, f.Entry, time.Hour, "failed")
+			return nil, f.Queue.Retry(ctx, time.Hour, "failed", f.Entry)
 		}},
 	{Name: "Queue.Release", Needs: Leased, Lost: UsedUp, Replicated: true,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.Release(ctx, f.Entry) }},
 	{Name: "Queue.Bury", Needs: Leased, Lost: UsedUp, Replicated: true,
-		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.Bury(ctx, f.Entry, "why") }},
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.Bury(ctx, "why", f.Entry) }},
 	{Name: "Queue.Extend", Needs: Leased,
 		Call: func(ctx context.Context, f *Fixture) (any, error) {
 			return nil, f.Queue.Extend(ctx, f.Entry, time.Hour)

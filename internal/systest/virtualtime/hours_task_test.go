@@ -28,7 +28,7 @@ func tasksUnderFaults(t *testing.T, length time.Duration) {
 		ctx, stop := context.WithCancel(h.Context())
 		defer stop()
 		for _, rdb := range h.processes {
-			q, err := sluice.NewQueue(rdb, "q", sluice.WithMaxAttempts(0))
+			q, err := sluice.NewQueue(rdb, "q", sluice.WithMaxAttempts(-1))
 			require.NoError(h, err)
 			all.Go(func() {
 				worker := &sluice.Worker{Queue: q, Concurrency: 5, Lease: 3 * time.Second, Backoff: func(int, error) time.Duration { return time.Second }, Handler: w.handle}

@@ -159,7 +159,7 @@ func TestWorker_GoesOnAfterAQuietConnection(t *testing.T) {
 // meet one after the other.
 func TestWorker_ManyQuietConnectionsLoseNoLease(t *testing.T) {
 	quietBubbleOf(t, time.Hour, func(n network) {
-		const handlers, idle = 300, 200
+		handlers, idle := redistest.FullOrShort(300, 60), redistest.FullOrShort(200, 40)
 		ctx, cancel := context.WithCancel(n.Context())
 		defer cancel()
 		begun, over := make(chan struct{}, handlers), make(chan struct{})
@@ -195,7 +195,7 @@ func TestWorker_ManyQuietConnectionsLoseNoLease(t *testing.T) {
 // met.
 func TestWorker_ManyQuietConnectionsDelayNoTask(t *testing.T) {
 	quietBubbleOf(t, time.Hour, func(n network) {
-		const idle = 100
+		idle := redistest.FullOrShort(100, 20)
 		ctx, cancel := context.WithCancel(n.Context())
 		defer cancel()
 		handled := make(chan string, 100)

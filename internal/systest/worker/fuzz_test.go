@@ -63,7 +63,7 @@ func FuzzQueue_HostileKeys(f *testing.F) {
 				_, err := q.Enqueue(ctx, sluice.Task{ID: e.ID, Payload: []byte("new")})
 				typed(err)
 				typed(q.Extend(ctx, e, time.Minute))
-				typed(q.Retry(ctx, e, 0, "failed"))
+				typed(q.Retry(ctx, 0, "failed", e))
 			}
 		}
 		_, err = q.Revive(ctx, id)

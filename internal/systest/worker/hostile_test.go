@@ -114,12 +114,12 @@ func TestQueue_DeadLetterPutBackStartsAnew(t *testing.T) {
 		"enqueue": func(b systest.QueueTest) { b.Enqueue(sluice.OutcomeUpdated, sluice.Task{ID: "a"}) },
 		"claim":   func(b systest.QueueTest) { require.Equal(b, 1, b.ClaimOne(time.Minute).Attempt) },
 		"dequeue": func(b systest.QueueTest) { require.NoError(b, b.Q.Dequeue(b.Context(), b.Get("a").Entry)) },
-		"retry":   func(b systest.QueueTest) { require.NoError(b, b.Q.Retry(b.Context(), b.Get("a").Entry, 0, "failed")) },
+		"retry":   func(b systest.QueueTest) { require.NoError(b, b.Q.Retry(b.Context(), 0, "failed", b.Get("a").Entry)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			systest.EachQueue(t, func(b systest.QueueTest) {
 				b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
-				require.NoError(b, b.Q.Retry(b.Context(), b.ClaimOne(time.Minute), 0, "failed"))
+				require.NoError(b, b.Q.Retry(b.Context(), 0, "failed", b.ClaimOne(time.Minute)))
 				require.Empty(b, b.Claim(1, time.Minute))
 				require.Equal(b, int64(1), b.Stats().Dead)
 				require.NoError(b, b.RDB.ZAdd(b.Context(), b.Key, redis.Z{Score: 1, Member: "a"}).Err())

@@ -28,7 +28,7 @@ var _ = systest.Role("worker", func(settings string) {
 	systest.ExitWithStdin()
 	addr, name, _ := strings.Cut(settings, " ")
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
-	q, err := sluice.NewQueue(rdb, name, sluice.WithMaxAttempts(0))
+	q, err := sluice.NewQueue(rdb, name, sluice.WithMaxAttempts(-1))
 	if err != nil {
 		panic(err)
 	}
@@ -50,7 +50,7 @@ func TestWorker_KilledProcessesLoseNothing(t *testing.T) {
 // one of them every period.
 func killWorkers(t *testing.T, processes, n int, period, spread time.Duration) {
 	s := redistest.Start(t, "--appendonly", "yes")
-	b := systest.NewQueueTest(t, s.Client(t), redistest.Name(t), sluice.WithMaxAttempts(0))
+	b := systest.NewQueueTest(t, s.Client(t), redistest.Name(t), sluice.WithMaxAttempts(-1))
 	tasks := make([]sluice.Task, n)
 	for i := range tasks {
 		tasks[i] = sluice.Task{ID: fmt.Sprint(i), Delay: rand.N(spread)}

@@ -36,6 +36,9 @@ func TestQueue_PeekReadsPastWhatItDoesNotShow(t *testing.T) {
 		require.Equal(b, []string{"good"}, systest.IDs(peeked))
 		require.Equal(b, []string{"good"}, systest.IDs(b.Claim(1, time.Minute)))
 		require.Equal(b, int64(bad), b.Stats().Dead)
+		s, err := b.Q.Stats(ctx)
+		require.NoError(b, err)
+		require.Equal(b, int64(bad), s.Buried, "each is read once")
 	})
 }
 
@@ -65,7 +68,7 @@ func TestQueue_ClaimsLargePayloadsInSteps(t *testing.T) {
 		require.GreaterOrEqual(t, faults.Scripts()-before, 4, "3 tasks make more than a megabyte")
 
 		for _, e := range claimed {
-			require.NoError(t, q.Retry(t.Context(), e, 0, "failed"))
+			require.NoError(t, q.Retry(t.Context(), 0, "failed", e))
 		}
 		again, err := q.Claim(t.Context(), 100, time.Minute)
 		require.NoError(t, err)
@@ -169,11 +172,11 @@ func largeOperations(q *sluice.Queue, tasks []sluice.Task) []operation {
 		}},
 		each("extend", func(ctx context.Context, e sluice.Entry) error { return q.Extend(ctx, e, time.Minute) }),
 		{"defer", func(ctx context.Context) error { _, err := q.EnqueueBatch(ctx, tasks); return err }},
-		each("retry", func(ctx context.Context, e sluice.Entry) error { return q.Retry(ctx, e, 0, "failed") }),
+		each("retry", func(ctx context.Context, e sluice.Entry) error { return q.Retry(ctx, 0, "failed", e) }),
 		claim,
 		{"release", func(ctx context.Context) error { return q.Release(ctx, es...) }},
 		claim,
-		each("bury", func(ctx context.Context, e sluice.Entry) error { return q.Bury(ctx, e, "why") }),
+		each("bury", func(ctx context.Context, e sluice.Entry) error { return q.Bury(ctx, "why", e) }),
 		{"dead", func(ctx context.Context) error {
 			_, err := q.List(ctx, sluice.StateDead, sluice.TaskInfo{}, len(tasks))
 			return err
@@ -275,7 +278,7 @@ func TestQueue_ListsAndRevivesLargeDeadLettersInSteps(t *testing.T) {
 			require.NoError(t, err)
 			es, err := q.Claim(t.Context(), 1, time.Minute)
 			require.NoError(t, err)
-			require.NoError(t, q.Bury(t.Context(), es[0], ""))
+			require.NoError(t, q.Bury(t.Context(), "", es[0]))
 		}
 		before := faults.Scripts()
 		letters, err := q.List(t.Context(), sluice.StateDead, sluice.TaskInfo{}, 100)

@@ -40,7 +40,7 @@ var _ = systest.Role("periodic", func(settings string) {
 		panic(err)
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
-	q, err := sluice.NewQueue(rdb, name, sluice.WithMaxAttempts(0))
+	q, err := sluice.NewQueue(rdb, name, sluice.WithMaxAttempts(-1))
 	if err != nil {
 		panic(err)
 	}
@@ -73,7 +73,7 @@ func TestPeriodic_ProcessesAreKilled(t *testing.T) {
 // killPeriodic runs worker processes on n periodic tasks, and kills some of them.
 func killPeriodic(t *testing.T, processes, n int, last time.Duration) {
 	s := redistest.Start(t, "--appendonly", "yes")
-	b := systest.NewQueueTest(t, s.Client(t), redistest.Name(t), sluice.WithMaxAttempts(0))
+	b := systest.NewQueueTest(t, s.Client(t), redistest.Name(t), sluice.WithMaxAttempts(-1))
 	killed := map[string]bool{} // process IDs
 	spawn := func() *systest.Child {
 		return systest.StartChild(t, "periodic", s.Addr, strings.TrimPrefix(b.Key, "Queue:"), n)

@@ -55,8 +55,8 @@ func TestWorker_HandlersHaveAllOfGrace(t *testing.T) {
 		return context.Cause(ctx)
 	}}
 	onFakeClock(t, w, func(f fixture) {
-		f.add("quick", "long", "panics", "hopeless") // before: what comes while it starts may wait for a poll
 		f.start()
+		f.add("quick", "long", "panics", "hopeless") // while it starts
 		time.Sleep(time.Second)
 		start := time.Now()
 		require.NoError(f, f.stop())

@@ -1,0 +1,137 @@
+package distributed
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/systest"
+)
+
+// TestFailover_OrderlyLosesNothing: a Cluster's primary that is asked to hand over does so
+// without loss. So what is lost in other failovers is what had not been replicated.
+func TestFailover_OrderlyLosesNothing(t *testing.T) {
+	t.Parallel()
+	orderly(t, 1)
+}
+
+func orderly(t *testing.T, n int) {
+	t.Helper()
+	f, _ := onCluster(t)
+	l := runFailovers(t, f, 0, n, asked)
+	require.Empty(t, l.double, "double grants")
+	require.Empty(t, l.lostTasks(), "lost tasks")
+}
+
+// runFailovers has primaries fail under load, n times, in the ways of kinds by turns. So many
+// replicas are to acknowledge what is counted.
+func runFailovers(t *testing.T, f failing, replicas, n int, kinds ...string) *load {
+	t.Helper()
+	l := newLoad(t, f, replicas)
+	l.start()
+	count := map[string]int{}
+	var outages [2][]time.Duration // of locks, of queues
+	var resumed []time.Duration
+	for i := range n {
+		kind, tag := kinds[i%len(kinds)], f.tags[i/len(kinds)%len(f.tags)]
+		took := l.fail(kind, tag)
+		count[kind]++
+		resumed = append(resumed, took)
+		outages[0] = append(outages[0], l.probes[tag+"lock"].longest())
+		outages[1] = append(outages[1], l.probes[tag+"queue"].longest())
+	}
+	l.finish()
+	t.Logf("%d failovers under load: %v", n, count)
+	t.Logf("outage of locks: p50 %v, max %v; of queues: p50 %v, max %v; all callers had gone on after: p50 %v, max %v",
+		half(outages[0]), slices.Max(outages[0]), half(outages[1]), slices.Max(outages[1]), half(resumed), slices.Max(resumed))
+	l.report()
+	l.check()
+	return l
+}
+
+func half(ds []time.Duration) time.Duration {
+	return slices.Sorted(slices.Values(ds))[len(ds)/2].Round(time.Millisecond)
+}
+
+// fail has a primary fail, waits until another has taken its place and all callers have
+// gone on, and brings the old one back. It returns how long the slowest caller needed.
+func (l *load) fail(kind, tag string) time.Duration {
+	l.Helper()
+	old := l.serving(l, tag)
+	for _, p := range l.probes {
+		p.reset()
+	}
+	l.mu.Lock()
+	l.kind = kind
+	l.mu.Unlock()
+	begun := time.Now()
+	switch kind {
+	case killed:
+		old.Down()
+	case hung:
+		old.Pause(l)
+	}
+	var again time.Time
+	var refused error
+	require.EventuallyWithT(l, func(c *assert.CollectT) {
+		if kind == asked && time.Now().After(again) {
+			refused, again = l.promote(old), time.Now().Add(5*time.Second)
+		}
+		now := l.primary(tag)
+		assert.True(c, now != nil && now.Addr != old.Addr, "no replica was promoted: %s, %v", kind, refused)
+	}, time.Minute, 10*time.Millisecond)
+	if kind == hung {
+		time.Sleep(rand.N(300 * time.Millisecond)) // the outage: the longer, the more of its clients have left it
+		old.Resume(l)
+	}
+	early := l.replicas > l.remaining
+	if kind == killed && early {
+		old.Up(l) // until then nothing counts, for want of a replica
+	}
+	l.awaitSteps()
+	took := time.Since(begun)
+	if kind == killed && !early {
+		old.Up(l) // until now the old one could not tell its clients where to go
+	}
+	l.servers.AwaitWhole(l)
+	return took.Round(time.Millisecond)
+}
+
+// TestFailover_ReadOnlyServerIsWaitedFor: every operation waits for a server that is a
+// replica for a moment, as some are in a failover.
+func TestFailover_ReadOnlyServerIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	ctx, s := t.Context(), redistest.Start(t)
+	rdb := s.Client(t)
+	l, q := systest.NewLocker(t, rdb), systest.NewQueue(t, rdb)
+	var plain, fenced *sluice.Lock
+	var es []sluice.Entry
+	for i, operation := range []func() (err error){
+		func() (err error) { plain, err = l.Lock(ctx, "plain"); return err },
+		func() (err error) { fenced, err = l.TryLock(ctx, "fenced", sluice.WithFencing()); return err },
+		func() error { return plain.Extend(ctx, time.Minute) },
+		func() error { return plain.Unlock(ctx) },
+		func() error { return fenced.Unlock(ctx) },
+		func() error { _, err := q.Enqueue(ctx, sluice.Task{ID: "a"}); return err },
+		func() (err error) { es, err = q.Claim(ctx, 1, time.Minute); return err },
+		func() error { return q.Dequeue(ctx, es...) },
+	} {
+		require.NoError(t, rdb.ReplicaOf(ctx, "127.0.0.1", "1").Err())
+		result := make(chan error, 1)
+		go func() { result <- operation() }()
+		select {
+		case err := <-result:
+			t.Fatalf("operation %d has not waited: %v", i, err)
+		case <-time.After(100 * time.Millisecond):
+		}
+		require.NoError(t, rdb.ReplicaOf(ctx, "no", "one").Err())
+		require.NoError(t, <-result, "operation %d", i)
+	}
+	require.Len(t, es, 1)
+}
