@@ -419,12 +419,19 @@ func (c *checker) silences() (all []hold) {
 	return all
 }
 
-// checkWaits checks that no caller waits long for a free lock, of a server that answers.
+// checkWaits checks that no caller waits long for a free lock, of a server that answers. A lock that
+// is reserved is free, unless its server's clock was set back: like a holder's TTL, which a process
+// that died leaves too, a reservation ends late then.
 func (c *checker) checkWaits() {
 	silences := c.silences()
 	by := map[string][]hold{}
 	for _, h := range c.holds {
 		by[h.name] = append(by[h.name], h)
+	}
+	for _, h := range c.reserved {
+		if h.until-h.begun.before > someFreeWait {
+			by[h.name] = append(by[h.name], hold{begun: h.begun, ended: span{h.until, h.until}})
+		}
 	}
 	taken := map[string][]hold{} // in order, for each name that was waited for
 	for _, r := range c.records {

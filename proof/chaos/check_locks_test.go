@@ -147,6 +147,16 @@ var lockCases = map[string]checkCase{
 	"a long wait for a held lock": {lasting(20_000).
 		at(10).logs("SET Lock:n T PXAT @8000").at(7000).logs("DEL Lock:n").at(8000).logs("SET Lock:n U PXAT @9000").at(8900).logs("DEL Lock:n").
 		recorded(record{Op: opTake, Name: "n", Call: 50, Return: 15_000, Result: ctxEnded}), ""},
+	"a long wait for a reservation that the clock, set back, puts off": {lasting(20_000).
+		at(40).logs("SET Lock:n >ABCDEFGHIJKL:7:100 PXAT @140").at(60).jump(-time.Hour).at(15_000).logs("SET Lock:n T PXAT @-3584000").
+		recorded(record{Op: opTake, Name: "n", Call: 50, Return: 15_001, Result: ctxEnded}), ""},
+	"a long wait for a lock that was reserved": {lasting(20_000).
+		at(40).logs("SET Lock:n >ABCDEFGHIJKL:7:100 PXAT @140").at(150).logs("DEL Lock:n").at(200).jump(-time.Hour).
+		recorded(record{Op: opTake, Name: "n", Call: 50, Return: 15_001, Result: ctxEnded}), "and no token held it in"},
+	"a long wait after a reservation that the clock, set back, puts off": {lasting(40_000).
+		at(40).logs("SET Lock:n >ABCDEFGHIJKL:7:100 PXAT @140").at(60).jump(-time.Hour).at(15_000).logs("SET Lock:n T PXAT @-3584900").
+		at(15_010).logs("DEL Lock:n").
+		recorded(record{Op: opTake, Name: "n", Call: 50, Return: 30_000, Result: ctxEnded}), "and no token held it in"},
 	"ErrLocked of a free lock": {newScenario().
 		at(10).logs("SET Lock:n T PXAT @110").at(11).logs("DEL Lock:n").
 		recorded(record{Op: opTake, Name: "n", Call: 500, Return: 510, Result: locked}), "and no token held it"},

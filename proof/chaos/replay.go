@@ -99,12 +99,14 @@ type replayer struct {
 	*replayed
 	keyspace
 	clock serverClock
-	mark  *keyspace // a copy from before the first lost entry
+	mark  *keyspace      // a copy from before the first lost entry
+	kept  map[string]int // the last reservation of each lock in reserved
 }
 
 // replay replays the log of a round.
 func replay(e *evidence) *replayed {
-	r := &replayer{replayed: &replayed{versions: map[string]bool{}, lineLog: newLineLog()}, keyspace: newKeyspace(), clock: e.clock}
+	r := &replayer{replayed: &replayed{versions: map[string]bool{}, lineLog: newLineLog()}, keyspace: newKeyspace(), clock: e.clock,
+		kept: map[string]int{}}
 	for i := range e.log {
 		at := &e.log[i]
 		switch {
@@ -129,6 +131,9 @@ func replay(e *evidence) *replayed {
 
 // rewind drops the effects of the entries that were cut off.
 func (r *replayer) rewind(at span) {
+	for name := range r.kept {
+		r.endReservation(name, at)
+	}
 	if r.mark == nil {
 		return
 	}
@@ -231,10 +236,12 @@ func (r *replayer) lock(command []string, at span) bool {
 	if isGate(name) {
 		return true
 	}
+	r.endReservation(name, at)
 	held, exists := r.locks[name]
 	switch {
 	case verb == "SET" && isReserved(command[2]): // by the release, or the leave, of who had it
 		r.reserve(name, milliseconds(command[min(4, len(command)-1)]), at)
+		r.kept[name] = len(r.reserved) - 1
 		if exists {
 			r.finish(held, at)
 			delete(r.locks, name)
@@ -256,11 +263,19 @@ func (r *replayer) lock(command []string, at span) bool {
 	return true
 }
 
-// reserve notes that a lock or a permit is reserved. The reservation may end sooner: when its
-// process takes it.
+// reserve notes that a lock or a permit is reserved. The reservation of a permit may end sooner:
+// when its process takes it.
 func (r *replayer) reserve(name string, until time.Duration, at span) {
 	last := r.clock.lastReaches(until+time.Millisecond, at.before, at.before+maxFreeWait)
 	r.reserved = append(r.reserved, hold{name: holdName(name), begun: at, until: last})
+}
+
+// endReservation ends a lock's reservation, if there is one: its key is written, or data is lost.
+func (r *replayer) endReservation(name string, at span) {
+	if last, ok := r.kept[name]; ok {
+		r.reserved[last].until = min(r.reserved[last].until, at.before)
+		delete(r.kept, name)
+	}
 }
 
 // isReserved says whether what stands in place of a token is a process in line, for which the lock
