@@ -56,9 +56,9 @@ const maxResult = 64 << 10
 func RecordResult(ctx context.Context, data []byte) error {
 	switch {
 	case len(data) > maxResult:
-		return invalid("record result", fmt.Sprintf("a result of %d bytes, %d are allowed", len(data), maxResult))
+		return invalid("record result", fmt.Sprintf("data of %d bytes, %d are allowed", len(data), maxResult))
 	case ctx == nil || !lease.Record(ctx, string(data)):
-		return invalid("record result", "no context of a handler that runs")
+		return invalid("record result", "ctx is none of a handler that runs")
 	}
 	return nil
 }

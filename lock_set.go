@@ -42,7 +42,7 @@ func (l *Locker) LockAll(ctx context.Context, names []string, opts ...LockOption
 
 func (l *Locker) lockAll(op string, ctx context.Context, names []string, opts []LockOption) (*LockSet, error) {
 	if len(names) == 0 {
-		return nil, invalid(op, "no names")
+		return nil, invalid(op, "names is empty")
 	}
 	options, err := l.optionsOf(op, names[0], append(slices.Clip(opts), WithAutoRenew()))
 	if err != nil {
@@ -127,7 +127,7 @@ func (s *LockSet) Format(f fmt.State, _ rune) {
 // server carries out after the lock has expired.
 func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Context) error, opts ...LockOption) error {
 	if fn == nil {
-		return invalid("do", "nil function")
+		return invalid("do", "fn is nil")
 	}
 	k, err := l.lock("do", ctx, name, append(slices.Clip(opts), WithAutoRenew()), false)
 	if err != nil {
@@ -152,7 +152,7 @@ func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Contex
 // the locks by its name. They are released when fn returns or panics.
 func (l *Locker) DoAll(ctx context.Context, names []string, fn func(ctx context.Context) error, opts ...LockOption) error {
 	if fn == nil {
-		return invalid("do all", "nil function")
+		return invalid("do all", "fn is nil")
 	}
 	s, err := l.lockAll("do all", ctx, names, opts)
 	if err != nil {

@@ -37,7 +37,7 @@ func NewLocker(rdb redis.UniversalClient, opts ...LockOption) (*Locker, error) {
 		return nil, fmt.Errorf("sluice: new locker: %w", err)
 	}
 	if len(options.Prefix) > keyspace.MaxLength {
-		return nil, fmt.Errorf("sluice: new locker: %w: prefix too long", ErrInvalidName)
+		return nil, fmt.Errorf("sluice: new locker: %w: WithLockPrefix must be %d bytes at most", ErrInvalidName, keyspace.MaxLength)
 	}
 	return &Locker{engine: locks.New(rdb, scripts, *options)}, nil
 }
@@ -156,7 +156,7 @@ func (l *Locker) Adopt(ctx context.Context, name, token string, opts ...LockOpti
 		return nil, err
 	}
 	if owner, ok := locks.OwnerIn(token); !ok || owner != "" && !isLabel(owner) {
-		return nil, invalid("adopt", "not a token of a Locker")
+		return nil, invalid("adopt", "token is none of a Locker")
 	}
 	if err := k.held.Adopt(ctx, token); err != nil {
 		return nil, wrap("adopt", name, err)

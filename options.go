@@ -175,19 +175,19 @@ func WithOwner(label string) LockOption {
 func withLockOptions(o lockOptions, opts []LockOption) (*lockOptions, error) {
 	for _, opt := range opts {
 		if opt == nil {
-			return &o, fmt.Errorf("%w: nil option", ErrInvalid)
+			return &o, fmt.Errorf("%w: an option is nil", ErrInvalid)
 		}
 		opt(&o)
 	}
-	if err := cmp.Or(checkDuration("TTL", o.TTL), checkDuration("retry interval", o.Retry),
-		checkLimit("longest hold", o.MaxHold), checkLimit("longest wait", o.MaxWait)); err != nil {
+	if err := cmp.Or(checkDuration("WithTTL", o.TTL), checkDuration("WithRetryInterval", o.Retry),
+		checkLimit("WithMaxHold", o.MaxHold), checkLimit("WithMaxWait", o.MaxWait)); err != nil {
 		return &o, err
 	}
 	switch {
 	case o.Permits < 0 || o.Permits > store.MaxPermits:
-		return &o, fmt.Errorf("%w: a name has 1 to %d permits", ErrInvalid, store.MaxPermits)
+		return &o, fmt.Errorf("%w: WithPermits must be 1 to %d", ErrInvalid, store.MaxPermits)
 	case o.Owner != "" && !isLabel(o.Owner):
-		return &o, fmt.Errorf("%w: a label has 1 to %d bytes of printable UTF-8", ErrInvalid, maxLabel)
+		return &o, fmt.Errorf("%w: WithOwner must be 1 to %d bytes of printable UTF-8", ErrInvalid, maxLabel)
 	}
 	o.Prepare()
 	return &o, nil
@@ -258,7 +258,7 @@ const (
 func (d Duplicates) check(remembers bool) error {
 	switch {
 	case d < DuplicatesReplace || d > DuplicatesOnce:
-		return fmt.Errorf("%w: unknown duplicate policy %d", ErrInvalid, d)
+		return fmt.Errorf("%w: no Duplicates has the value %d", ErrInvalid, d)
 	case d == DuplicatesOnce && !remembers:
 		return fmt.Errorf("%w: DuplicatesOnce without WithRetention", ErrInvalid)
 	}
@@ -379,18 +379,18 @@ func WithQueuePrefix(p string) QueueOption { return func(o *queueOptions) { o.pr
 func (o queueOptions) with(opts []QueueOption) (queueOptions, error) {
 	for _, opt := range opts {
 		if opt == nil {
-			return o, fmt.Errorf("%w: nil option", ErrInvalid)
+			return o, fmt.Errorf("%w: an option is nil", ErrInvalid)
 		}
 		opt(&o)
 	}
 	if o.MaxAttempts > maxAttempt {
-		return o, fmt.Errorf("%w: attempts must be %d at most", ErrInvalid, maxAttempt)
+		return o, fmt.Errorf("%w: WithMaxAttempts must be %d at most", ErrInvalid, maxAttempt)
 	}
 	if err := o.duplicates.check(o.Retention > 0); err != nil {
 		return o, err
 	}
 	o.Duplicates = o.duplicates.String()
-	return o, cmp.Or(checkDuration("poll interval", o.Poll), checkLimit("age of dead letters", o.DeadAge), checkLimit("retention", o.Retention))
+	return o, cmp.Or(checkDuration("WithPollInterval", o.Poll), checkLimit("WithDeadAge", o.DeadAge), checkLimit("WithRetention", o.Retention))
 }
 
 // checkDuration refuses a TTL, lease or interval that Redis could not hold.
@@ -414,10 +414,10 @@ func checkLimit(what string, d time.Duration) error {
 func checkClient(rdb redis.UniversalClient) (err error) {
 	v := reflect.ValueOf(rdb)
 	if rdb == nil || v.Kind() == reflect.Pointer && v.IsNil() {
-		return fmt.Errorf("%w: nil client", ErrInvalid)
+		return fmt.Errorf("%w: the client is nil", ErrInvalid)
 	}
 	if _, isRing := rdb.(interface{ Options() *redis.RingOptions }); isRing {
-		return fmt.Errorf("%w: a Ring cannot keep a name on one shard", ErrInvalid)
+		return fmt.Errorf("%w: the client is a Ring, which cannot keep a name on one shard", ErrInvalid)
 	}
 	defer func() {
 		if err != nil {

@@ -43,8 +43,21 @@ func unusable() map[string]redis.UniversalClient {
 	}
 }
 
+// arguments are what errors name, by how the cases of the test below begin.
+var arguments = map[string]string{
+	"owner": "WithOwner", "lock owner": "WithOwner", "ttl": "WithTTL", "lock ttl": "WithTTL", "retry interval": "WithRetryInterval",
+	"max hold": "WithMaxHold", "max wait": "WithMaxWait", "permits": "WithPermits", "locker prefix": "WithLockPrefix",
+	"poll interval": "WithPollInterval", "dead age": "WithDeadAge", "retention": "WithRetention", "max attempts": "WithMaxAttempts",
+	"policy": "Duplicates", "once": "WithRetention", "nil function": "fn is nil", "nil lock option": "option is nil",
+	"nil queue option": "option is nil", "nil client": "client is nil", "ring": "the client is a Ring", "queue nil client": "client is nil",
+	"extend lock": "TTL", "claim n": "n must", "pop n": "n must", "peek n": "n must", "list n": "n must", "claim 9": "lease", "list behind": "after is",
+	"list state": "state: ", "all state": "state: ", "list option": "option is nil", "get id": "id is empty", "cancel id": "id is empty",
+	"reschedule id": "id is empty", "revive id": "ids: ", "drop id": "ids: ", "delay": "delay", "dequeue beside": "the Entry",
+	"enqueue no id": "ID must", "batch long id": "ID must", "enqueue payload": "Payload", "enqueue at": "At must", "enqueue delay and at": "Delay and At",
+}
+
 // TestOptions_InvalidArgumentsAreRejectedUnsent gives every operation every kind of bad
-// argument: ErrInvalid, and not a byte is sent.
+// argument: ErrInvalid, the argument's name, and not a byte is sent.
 func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx := t.Context()
@@ -180,13 +193,20 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 			}
 		}
 
-		before := faults.Bytes()
+		before, named := faults.Bytes(), map[string]bool{}
 		for what, op := range bad {
 			require.ErrorIs(t, op(), sluice.ErrInvalid, what)
+			for kind, argument := range arguments {
+				if strings.HasPrefix(what, kind) {
+					require.ErrorContains(t, op(), argument, what)
+					named[kind] = true
+				}
+			}
 			if strings.Contains(what, "name") || strings.Contains(what, "prefix") {
 				require.ErrorIs(t, op(), sluice.ErrInvalidName, what)
 			}
 		}
+		require.Len(t, named, len(arguments), "those that were compared")
 		require.Equal(t, before, faults.Bytes(), "something was sent")
 		require.True(t, k.Valid())
 	})

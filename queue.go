@@ -215,7 +215,7 @@ func (q *Queue) Name() string { return q.name }
 // After ErrUnknown it may be called again; the state in which the task was is then lost if
 // the first call has removed it.
 func (q *Queue) Cancel(ctx context.Context, id string) (State, error) {
-	if err := q.checkArgument("cancel", id != "", "empty task ID"); err != nil {
+	if err := q.checkArgument("cancel", id != "", "id is empty"); err != nil {
 		return StateAbsent, err
 	}
 	state, err := q.engine.Cancel(ctx, id)
@@ -231,7 +231,7 @@ func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration) 
 	if err := checkDelay(delay); err != nil {
 		return false, fmt.Errorf("sluice: reschedule: %w", err)
 	}
-	if err := q.checkArgument("reschedule", id != "", "empty task ID"); err != nil {
+	if err := q.checkArgument("reschedule", id != "", "id is empty"); err != nil {
 		return false, err
 	}
 	found, err := q.engine.Reschedule(ctx, id, max(delay, 0))
@@ -251,7 +251,7 @@ func (q *Queue) Get(ctx context.Context, id string, opts ...ReadOption) (TaskInf
 	if err != nil {
 		return TaskInfo{}, err
 	}
-	if err := q.checkArgument("get", id != "", "empty task ID"); err != nil {
+	if err := q.checkArgument("get", id != "", "id is empty"); err != nil {
 		return TaskInfo{}, err
 	}
 	found, err := q.engine.Get(ctx, id, payloads)

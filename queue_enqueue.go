@@ -108,12 +108,12 @@ func checkTasks(ctx context.Context, ts []Task, remembers bool) error {
 func checkTask(t *Task, remembers bool) error {
 	switch {
 	case len(t.ID) == 0 || len(t.ID) > keyspace.MaxLength:
-		return fmt.Errorf("%w: a task ID has 1 to %d bytes", ErrInvalid, keyspace.MaxLength)
+		return fmt.Errorf("%w: ID must be 1 to %d bytes", ErrInvalid, keyspace.MaxLength)
 	case t.Delay != 0 && !t.At.IsZero():
-		return fmt.Errorf("%w: both Delay and At", ErrInvalid)
+		return fmt.Errorf("%w: Delay and At are both set", ErrInvalid)
 	// After is wrong for times that are 292 billion years away.
 	case !t.At.IsZero() && (t.At.Unix() < 0 || t.At.Unix() > store.LastTime.Unix() || t.At.After(store.LastTime)):
-		return fmt.Errorf("%w: At before 1970 or after %d", ErrInvalid, store.LastTime.Year())
+		return fmt.Errorf("%w: At must be 1970 to %d", ErrInvalid, store.LastTime.Year())
 	}
 	if t.Duplicates != 0 {
 		if err := t.Duplicates.check(remembers); err != nil {
@@ -121,7 +121,7 @@ func checkTask(t *Task, remembers bool) error {
 		}
 	}
 	if len(t.Kind) > store.MaxHeaderKey {
-		return fmt.Errorf("%w: a kind has at most %d bytes", ErrInvalid, store.MaxHeaderKey)
+		return fmt.Errorf("%w: Kind must be %d bytes at most", ErrInvalid, store.MaxHeaderKey)
 	}
 	if err := t.checkHeader(); err != nil {
 		return err
@@ -142,14 +142,14 @@ func checkDelay(d time.Duration) error {
 // checkHeader says what is wrong with the header. The error names no key and no value.
 func (t *Task) checkHeader() error {
 	if n := len(t.Header); n > store.MaxHeaders || n == store.MaxHeaders && t.Kind != "" { // which is kept among the pairs
-		return fmt.Errorf("%w: a header of %d pairs, %d are allowed, with a kind", ErrInvalid, n, store.MaxHeaders)
+		return fmt.Errorf("%w: Header has %d pairs, %d are allowed, with the Kind", ErrInvalid, n, store.MaxHeaders)
 	}
 	for key := range t.Header {
 		switch {
 		case len(key) == 0 || len(key) > store.MaxHeaderKey:
-			return fmt.Errorf("%w: a key of a header has 1 to %d bytes", ErrInvalid, store.MaxHeaderKey)
+			return fmt.Errorf("%w: a key of Header must be 1 to %d bytes", ErrInvalid, store.MaxHeaderKey)
 		case key == store.KindKey:
-			return fmt.Errorf("%w: a header has no %s: set Kind", ErrInvalid, store.KindKey)
+			return fmt.Errorf("%w: Header must not have %s: set Kind", ErrInvalid, store.KindKey)
 		}
 	}
 	return nil
@@ -165,9 +165,9 @@ func (t *Task) checkSize() error {
 	case size <= maxPayload:
 		return nil
 	case len(t.Header) == 0 && t.Kind == "":
-		return fmt.Errorf("%w: payload of %d bytes, %d are allowed", ErrInvalid, size, maxPayload)
+		return fmt.Errorf("%w: Payload of %d bytes, %d are allowed", ErrInvalid, size, maxPayload)
 	default:
-		return fmt.Errorf("%w: kind, header and payload of %d bytes, %d are allowed", ErrInvalid, size, maxPayload)
+		return fmt.Errorf("%w: Kind, Header and Payload of %d bytes, %d are allowed", ErrInvalid, size, maxPayload)
 	}
 }
 

@@ -81,11 +81,11 @@ func (q *Queue) checkList(op string, s State, after TaskInfo, opts []ReadOption)
 		return 0, err
 	}
 	if s <= StateAbsent || s > StateDone {
-		return 0, invalid(op, "no state to list")
+		return 0, invalid(op, fmt.Sprintf("state: %v cannot be listed", s))
 	}
 	isOfAnother := after.State != StateAbsent && after.State != s
 	if isOfAnother || math.IsNaN(after.Score) || s == StateLeased && after.ID != "" && after.LeaseEnds.IsZero() {
-		return 0, invalid(op, "after is not a task of the list")
+		return 0, invalid(op, "after is no task of that state's list")
 	}
 	return readPayloads(op, opts)
 }
@@ -119,7 +119,7 @@ func readPayloads(op string, opts []ReadOption) (store.Payloads, error) {
 	o := readOptions{most: store.AllPayloads}
 	for _, opt := range opts {
 		if opt == nil {
-			return 0, invalid(op, "nil option")
+			return 0, invalid(op, "an option is nil")
 		}
 		opt(&o)
 	}
@@ -195,7 +195,7 @@ func (q *Queue) changeDead(ctx context.Context, op string, ids []string,
 	change func(q *queues.Queue, ctx context.Context, ids []string) (int, error),
 ) (changed int, err error) {
 	if slices.Contains(ids, "") {
-		return 0, invalid(op, "empty task ID")
+		return 0, invalid(op, "ids: one is empty")
 	}
 	err = q.do(op, func() error {
 		changed, err = change(q.engine, ctx, ids)
@@ -288,7 +288,7 @@ func statsOf(s store.Stats) Stats {
 // says whether a queue is paused, and until when.
 func (q *Queue) Pause(ctx context.Context, d time.Duration) error {
 	if d < 0 || d > store.LongestDuration {
-		return invalid("pause", fmt.Sprintf("pause of %v", d))
+		return invalid("pause", "d must be 0 to 100 years")
 	}
 	return q.do("pause", func() error { return q.engine.Change(ctx, q.engine.Store.Pause(d)) })
 }

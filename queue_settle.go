@@ -124,7 +124,7 @@ func (q *Queue) Extend(ctx context.Context, e Entry, lease time.Duration) error 
 // the task is stale.
 func (q *Queue) KeepAlive(ctx context.Context, e Entry, lease time.Duration, fn func(ctx context.Context) error) (err error) {
 	if fn == nil {
-		return invalid("keep alive", "nil function")
+		return invalid("keep alive", "fn is nil")
 	}
 	item, err := q.checkExtension("keep alive", e, lease)
 	if err != nil {
@@ -161,9 +161,9 @@ func (q *Queue) checkExtension(op string, e Entry, lease time.Duration) (item st
 func itemOf(e Entry) (i store.Item, err error) {
 	switch {
 	case e.ID == "" || math.IsNaN(e.Score) || math.IsInf(e.Score, 0):
-		return i, fmt.Errorf("%w: not an entry from the queue", ErrInvalid)
+		return i, fmt.Errorf("%w: the Entry is not from a queue", ErrInvalid)
 	case e.Score == 0 && e.Attempt > 0: // a task that was never claimed may be due at time 0
-		return i, fmt.Errorf("%w: no receipt: a Worker settles what its handler gets, and a task that is shown as leased is its holder's (Cancel removes it)", ErrInvalid)
+		return i, fmt.Errorf("%w: the Entry has no receipt: a Worker settles what its handler gets, and a task that is shown as leased is its holder's (Cancel removes it)", ErrInvalid)
 	}
 	return store.Item{ID: e.ID, Receipt: store.ScoreText(e.Score)}, nil
 }

@@ -62,7 +62,7 @@ func (qs Queues) indexOf(id string) int {
 func (qs Queues) EnqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) {
 	const op = "enqueue batch"
 	if len(qs) == 0 {
-		return nil, invalid(op, "no Queues")
+		return nil, invalid(op, "there are no Queues")
 	}
 	remember := true
 	for _, q := range qs {

@@ -303,7 +303,7 @@ func (w *Worker) engine(log *slog.Logger) (*queues.Worker, error) {
 	case e.Loop.Weight < 0 || e.Loop.Weight > maxConcurrency:
 		return nil, fmt.Errorf("%w: Weight must be 0 to %d", ErrInvalid, maxConcurrency)
 	case w.Label != "" && !isLabel(w.Label):
-		return nil, fmt.Errorf("%w: a Label has 1 to %d bytes of printable UTF-8", ErrInvalid, maxLabel)
+		return nil, fmt.Errorf("%w: Label must be 1 to %d bytes of printable UTF-8", ErrInvalid, maxLabel)
 	case p.timeout > store.LongestDuration:
 		return nil, fmt.Errorf("%w: Timeout must be 100 years at most", ErrInvalid)
 	}
