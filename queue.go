@@ -261,9 +261,9 @@ func (q *Queue) Get(ctx context.Context, id string, opts ...ReadOption) (TaskInf
 	return infoOf(found), nil
 }
 
-// Purge removes every task and dead letter. The holders of leases learn of it by ErrStale. A pause
-// stays: Resume ends it. So does the count of dropped letters. After ErrUnknown it may be called
-// again.
+// Purge removes every task and dead letter, and what is remembered of finished ones. The holders of
+// leases learn of it by ErrStale. A pause stays, until Resume ends it, and so do limits and the count
+// of dropped letters. After ErrUnknown it may be called again: what was enqueued since is gone too.
 func (q *Queue) Purge(ctx context.Context) error {
 	return q.do("purge", func() error { return q.engine.Change(ctx, q.engine.Store.Purge()) })
 }
