@@ -43,7 +43,7 @@ func limitOr[N int | time.Duration](given, before N) N {
 	return max(given, 0)
 }
 
-var defaultLockOptions = lockOptions{Prefix: "Lock:", TTL: 15 * time.Second, Retry: 100 * time.Millisecond}
+var defaultLockOptions = lockOptions{Prefix: "Lock:", TTL: 15 * time.Second, RetryInterval: 100 * time.Millisecond}
 
 // WithTTL sets the time after which the server frees a lock that was neither
 // released nor extended: how long a crash of the holder blocks the others. They wait
@@ -63,7 +63,7 @@ func WithTTL(d time.Duration) LockOption {
 // While a lock of the same Locker is held, the first has it inspected once in an interval: should
 // its key be gone, the wait ends within two.
 func WithRetryInterval(d time.Duration) LockOption {
-	return func(o *lockOptions) { o.Retry = cmp.Or(d, o.Retry) }
+	return func(o *lockOptions) { o.RetryInterval = cmp.Or(d, o.RetryInterval) }
 }
 
 // WithAutoRenew has a lock extended in the background, at a third of its TTL, for as long as it is
@@ -179,7 +179,7 @@ func withLockOptions(o lockOptions, opts []LockOption) (*lockOptions, error) {
 		}
 		opt(&o)
 	}
-	if err := cmp.Or(checkDuration("WithTTL", o.TTL), checkDuration("WithRetryInterval", o.Retry),
+	if err := cmp.Or(checkDuration("WithTTL", o.TTL), checkDuration("WithRetryInterval", o.RetryInterval),
 		checkLimit("WithMaxHold", o.MaxHold), checkLimit("WithMaxWait", o.MaxWait)); err != nil {
 		return &o, err
 	}

@@ -46,16 +46,16 @@ const (
 // that had no answer; once a minute it tries more. It uses up to five connections of the queue's
 // client at once (two exchanges, extensions, a poll, and, each 15 seconds, that it lives), with
 // hundreds of handlers up to three more for extensions, one for pub/sub and, when Redis does not
-// answer, one for each exchange that it has given up, until the client's own timeout.
+// answer, one for each exchange that it has given up, until the client's own timeout. It has a
+// goroutine or two beside those of its handlers, and one more for Periodic tasks.
 type Worker struct {
 	// Queue is where the tasks come from. Required.
 	Queue *Queue
 
-	// Handler does a task's work. Required. What it returns decides: nil finishes the
-	// task; an error gives it back, to be due again after Backoff; Permanent, or any
-	// error on the last attempt that the queue allows, puts it among the dead letters
-	// with the error's text as the reason. Again makes the task due again later, without an attempt
-	// used up; Discard removes it. Panics and runtime.Goexit are errors.
+	// Handler does a task's work. Required. What it returns decides: nil finishes the task; an error
+	// gives it back, to be due again after Backoff; Permanent, or any error on the last attempt that
+	// the queue allows, puts it among the dead letters with the error's text as the reason. Again
+	// makes it due later, without an attempt used up; Discard removes it. Panics and Goexit are errors.
 	//
 	// ctx has the values of Run's and does not end with it. It ends, by context.Cause,
 	//

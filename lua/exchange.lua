@@ -1,7 +1,6 @@
--- May have returned before this file is reached: if all tasks are plain, in plain.lua.
 -- Finishes tasks: removes each task whose receipt is still valid, or lets its waiting version
 -- take over. Then claims due tasks, earliest first: each gets a lease and one more attempt.
--- Either may be left out.
+-- Either may be left out. If all tasks are plain, plain.lua has done it and has returned before this.
 -- KEYS[3] the dead letters   KEYS[6] the queue's line   KEYS[7] the last errors   KEYS[8] its pause and limits   KEYS[9] its counts   KEYS[10] and KEYS[11] see done.lua, if needed
 -- ARGV[1] the client, '' if it wants no place in line   ARGV[2] how many tasks to claim, at most 250   ARGV[3] lease in seconds
 -- ARGV[4] attempts allowed, 0 for any number   if any are to be claimed: ARGV[5] the client joins the line if it claims fewer

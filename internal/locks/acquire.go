@@ -177,7 +177,7 @@ func (a *acquisition) wait(ctx context.Context, left time.Duration) error {
 	if ok {
 		until = until.Add(-h.address.trips.expected())
 	}
-	return h.address.place.Wait(ctx, h.engine.closed, until, left, h.options.Retry)
+	return h.address.place.Wait(ctx, h.engine.closed, until, left, h.options.RetryInterval)
 }
 
 // hasTime returns line.ErrTooLate if ctx ends before so many replies can come: the lock would be
@@ -259,7 +259,7 @@ func (a *acquisition) first(ctx context.Context) (taken, held bool, err error) {
 	h.grant.token = newToken(h.options.Owner)
 	h.chooseWindow()
 	began := time.Now()
-	reply, err := h.engine.Executor.Run(ctx, a.request(h.address.Set(h.grant.token, h.grant.window.px(h.options))))
+	reply, err := h.engine.Executor.Run(ctx, a.request(h.address.Set(h.grant.token, h.grant.window.keyTTL(h.options))))
 	h.noteTrip(ctx, began, reply, err)
 	switch {
 	case errors.Is(err, redisexec.ErrUnknown) && ctx.Err() == nil && !errors.Is(err, redisexec.ErrStopped):
@@ -347,7 +347,7 @@ func (h *Hold) changeToken() {
 func (h *Hold) script(joins bool) redisexec.Request {
 	g, place := h.grant, &h.address.place
 	request := store.Acquisition{
-		Token: g.token, PX: g.window.px(h.options), Permits: h.options.Permits, Fenced: h.options.Fenced,
+		Token: g.token, TTL: g.window.keyTTL(h.options), Permits: h.options.Permits, Fenced: h.options.Fenced,
 		Fences: g.window.fences(), Joins: joins, Replaces: g.lost,
 	}
 	if g.member = place.Member(); joins {

@@ -78,10 +78,10 @@ func (w window) margin() time.Duration { return time.Duration(w) + 2*time.Millis
 // the window.
 func (w window) fences() int64 { return time.Duration(w).Microseconds() }
 
-// px returns the TTL that a key is taken with, in ms, as an argument of scripts.
-func (w window) px(o *Options) any {
+// keyTTL returns the TTL that a key is taken with, in ms, as an argument of scripts.
+func (w window) keyTTL(o *Options) any {
 	if w == shortestWindow {
-		return o.px // without an allocation
+		return o.keyTTL // without an allocation
 	}
 	return store.Millis(o.TTL + w.margin())
 }

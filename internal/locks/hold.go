@@ -245,7 +245,7 @@ func (h *Hold) ForbidHandOver() { h.noHandOver.Store(true) }
 
 // RetryInterval is the longest time between two polls, and between two inspections of the
 // holder behind which the lock waits.
-func (h *Hold) RetryInterval() time.Duration { return h.options.Retry }
+func (h *Hold) RetryInterval() time.Duration { return h.options.RetryInterval }
 
 // Inspect has the janitor ask the server whether the token still holds the lock, and ends the lock
 // if it does not: after the key was deleted, evicted or forced open, the callers that wait

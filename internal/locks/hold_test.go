@@ -150,7 +150,7 @@ func unconnected(t *testing.T) *Engine {
 	t.Helper()
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", DialerRetries: 1})
 	t.Cleanup(func() { _ = rdb.Close() })
-	e := New(rdb, store.Load(os.DirFS("../../lua")), Options{Prefix: "Lock:", TTL: time.Minute, Retry: time.Second})
+	e := New(rdb, store.Load(os.DirFS("../../lua")), Options{Prefix: "Lock:", TTL: time.Minute, RetryInterval: time.Second})
 	t.Cleanup(func() { _, _ = e.Close() })
 	return e
 }

@@ -11,13 +11,13 @@ import (
 
 // Options are those of a lock, within their ranges. Prepare must have been called.
 type Options struct {
-	Prefix  string        // what the key begins with
-	TTL     time.Duration // of the key
-	Retry   time.Duration // how often a caller polls that waits
-	MaxHold time.Duration // 0 for any time
-	MaxWait time.Duration // 0 for as long as the context lets it
-	Renew   bool          // it is extended in the background while it is held
-	Fenced  bool
+	Prefix        string        // what the key begins with
+	TTL           time.Duration // of the key
+	RetryInterval time.Duration // how often a caller polls that waits
+	MaxHold       time.Duration // 0 for any time
+	MaxWait       time.Duration // 0 for as long as the context lets it
+	Renew         bool          // it is extended in the background while it is held
+	Fenced        bool
 
 	Permits  int    // how many may hold; 0 for 1
 	Replicas int    // that are to acknowledge an acquisition or extension; 0 for none
@@ -26,11 +26,11 @@ type Options struct {
 	Hooks    []Hook
 	observer *observer // of one lock that has hooks, whose options are its own; else nil
 
-	px any // the key's TTL for the shortest window, in ms, as an argument of scripts
+	keyTTL any // the key's TTL for the shortest window, in ms, as an argument of scripts
 }
 
 // Prepare computes what is the same for all locks with these options.
-func (o *Options) Prepare() { o.px = store.Millis(o.TTL + shortestWindow.margin()) }
+func (o *Options) Prepare() { o.keyTTL = store.Millis(o.TTL + shortestWindow.margin()) }
 
 // isPermit says that h is one of several permits of its name.
 func (h *Hold) isPermit() bool { return h.options.Permits > 1 }

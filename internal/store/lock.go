@@ -45,14 +45,14 @@ func (l *Lock) fencedKeys() []any {
 }
 
 // Set takes the lock if its key is free, without its line and without a fence.
-func (l *Lock) Set(token, px any) redisexec.Request {
-	return redisexec.Plain("set", l.keys[0], token, "px", px, "nx")
+func (l *Lock) Set(token, ttl any) redisexec.Request {
+	return redisexec.Plain("set", l.keys[0], token, "px", ttl, "nx")
 }
 
 // Acquisition is what a request to take the lock says.
 type Acquisition struct {
 	Token    any    // a string
-	PX       any    // for how many milliseconds the key is to live
+	TTL      any    // for how many milliseconds the key is to live
 	Permits  int    // how many may hold the lock at once
 	Fenced   bool   // the holder gets a fence
 	Fences   int64  // how many are reserved for those to whom the lock is handed over
@@ -64,7 +64,7 @@ type Acquisition struct {
 
 // Acquire takes the lock if it is free, or reserved for this process.
 func (l *Lock) Acquire(a *Acquisition) redisexec.Request {
-	script, keys, values := l.kind(a.Permits > 1).Acquire, l.keys[:1], []any{a.Token, a.PX}
+	script, keys, values := l.kind(a.Permits > 1).Acquire, l.keys[:1], []any{a.Token, a.TTL}
 	waits := a.Member != "" || len(a.Replaces) > 0
 	switch {
 	case a.Permits > 1:
