@@ -61,6 +61,8 @@ type Task struct {
 	// Duplicates says what becomes of an ID that is already in the queue, for this one enqueue.
 	// Defaults to the queue's: see WithDuplicates.
 	Duplicates Duplicates
+	// Take is units of what is for sale, which the task takes with its enqueue: see Take. Optional.
+	Take Take
 }
 
 // Entry is a task as Claim, Pop, Peek and a Worker hand it out.
@@ -82,6 +84,8 @@ type Entry struct {
 	// in a Worker's handler, since the Worker settles the task: with 0 and an Attempt, these
 	// operations are ErrInvalid.
 	Score float64
+	// Take is the units that the task holds. Its Restore is false.
+	Take Take
 }
 
 // TaskInfo is a task as Get, List and All show it, in whatever state it is.
@@ -145,8 +149,8 @@ var stateNames = [...]string{"absent", "scheduled", "due", "leased", "dead", "do
 // String returns the state's name in lower case.
 func (s State) String() string { return nameIn(stateNames[:], int(s)) }
 
-// Outcome is what Enqueue did with a task: OutcomeAdded, OutcomeUpdated, OutcomeKept or
-// OutcomeDeferred. What becomes of it in a Worker is a Disposition.
+// Outcome is what Enqueue did with a task: OutcomeAdded, OutcomeUpdated, OutcomeKept,
+// OutcomeDeferred, OutcomeDone or OutcomeSoldOut. What becomes of it in a Worker is a Disposition.
 type Outcome int
 
 const (
@@ -165,9 +169,12 @@ const (
 	// OutcomeDone: a task of that ID was finished not long ago, so that the new one was dropped:
 	// see DuplicatesOnce.
 	OutcomeDone
+	// OutcomeSoldOut: fewer units were left than the task was to take, so that it was not enqueued: see
+	// Take.
+	OutcomeSoldOut
 )
 
-var outcomeNames = [...]string{"unknown", "added", "updated", "kept", "deferred", "done"}
+var outcomeNames = [...]string{"unknown", "added", "updated", "kept", "deferred", "done", "sold out"}
 
 // String returns the outcome's name in lower case; "unknown" for 0, the outcome of a task that was
 // not sent.
@@ -265,7 +272,7 @@ func (q *Queue) Get(ctx context.Context, id string, opts ...ReadOption) (TaskInf
 // leases learn of it by ErrStale. A pause stays, until Resume ends it, and so do limits and the count
 // of dropped letters. After ErrUnknown it may be called again: what was enqueued since is gone too.
 func (q *Queue) Purge(ctx context.Context) error {
-	return q.do("purge", func() error { return q.engine.Change(ctx, q.engine.Store.Purge()) })
+	return q.do("purge", func() error { return q.engine.Purge(ctx) })
 }
 
 // Format prints the queue's name, whatever the verb: the fields lead to the client's

@@ -111,7 +111,10 @@ func (q *Queue) Wait(ctx context.Context) error {
 
 // entryOf returns a task as it is handed out.
 func entryOf(t store.Task) Entry {
-	return Entry{ID: t.ID, Kind: t.Kind, Payload: t.Payload, Header: t.Header, Score: t.Score, Attempt: t.Attempt, Due: t.Due}
+	return Entry{
+		ID: t.ID, Kind: t.Kind, Payload: t.Payload, Header: t.Header, Score: t.Score, Attempt: t.Attempt, Due: t.Due,
+		Take: Take{Item: t.Take.Item, Units: t.Take.Units},
+	}
 }
 
 // withoutReceipt returns a task as a handler and its hooks get it, which do not settle it.

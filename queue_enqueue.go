@@ -83,7 +83,7 @@ func (q *Queue) remembers() bool { return q.options.Retention > 0 }
 
 // draftOf returns the task as the engine takes it.
 func draftOf(t *Task) store.Draft {
-	d := store.Draft{ID: t.ID, Kind: t.Kind, Payload: t.Payload, Header: t.Header, Delay: t.Delay, At: t.At}
+	d := store.Draft{ID: t.ID, Kind: t.Kind, Payload: t.Payload, Header: t.Header, Delay: t.Delay, At: t.At, Take: t.Take.draft()}
 	if t.Duplicates != 0 {
 		d.Duplicates = t.Duplicates.String()
 	}
@@ -122,6 +122,9 @@ func checkTask(t *Task, remembers bool) error {
 	}
 	if len(t.Kind) > store.MaxHeaderKey {
 		return fmt.Errorf("%w: Kind must be %d bytes at most", ErrInvalid, store.MaxHeaderKey)
+	}
+	if err := t.Take.check(); err != nil {
+		return err
 	}
 	if err := t.checkHeader(); err != nil {
 		return err

@@ -21,7 +21,7 @@ for i = 3, #ARGV, 3 do
     local due = giveback(id, task, 0, task.due)
     if not first or due < first then first = due end
   elseif task ~= nil then -- also with a field not written by this library
-    buried = buried + bury(id, task and task.attempt or 0, reason)
+    buried = buried + bury(id, task and task.attempt or 0, reason, task and task.holds)
   else
     answer = staleOrGone(id)
   end

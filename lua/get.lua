@@ -24,7 +24,7 @@ local function show(id, score)
   local state = dead and 4 or stateOf(task, score)
   if not dead then task, score = resolve(task, score) end
   local payload, read = payloadUpTo(ARGV[1], id)
-  return { text(score), string.format('%.0f', task.attempt), payload, state, story(id, task, state) }, read
+  return { text(score), string.format('%.0f', task.attempt) .. (task.holds or ''), payload, state, story(id, task, state) }, read
 end
 
 for i = 3, #ARGV, 2 do

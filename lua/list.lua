@@ -21,7 +21,7 @@ local first = math.max(behind(ARGV[2], ARGV[3]), (wanted == 1 or wanted == 3) an
 -- Returns the attempt of a task, and what upTo does.
 local function shown(id, task)
   if wanted == 5 then return doneOf(ARGV[5], id) end
-  return string.format('%.0f', task.attempt), payloadUpTo(ARGV[5], id)
+  return string.format('%.0f', task.attempt) .. (task.holds or ''), payloadUpTo(ARGV[5], id)
 end
 repeat
   local from, wants = first + examined, examined == 0 and n or 250

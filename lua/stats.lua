@@ -1,6 +1,6 @@
 -- Counts a queue's tasks, its dead letters and the clients that wait.
 -- KEYS[3] the dead letters   KEYS[5] the leased tasks   KEYS[6] the queue's line   KEYS[8] its pause and limits
--- KEYS[9] its counts   KEYS[10] what is done   KEYS[12] the workers
+-- KEYS[9] its counts   KEYS[10] what is done   KEYS[13] the workers
 -- ARGV[1] for how many seconds what is done counts, as in payload.lua
 -- RETURNS { due, scheduled, dead, score of the oldest due or '', score of the next scheduled or leased or '', now,
 --           leased, for how many ms it is paused, -1 for no end, -2 if it is not; the five counts as below; how many workers live, and when one did last, in
@@ -15,7 +15,7 @@ local oldest = redis.call('ZRANGEBYSCORE', KEYS[1], '-1e300', text(now), 'WITHSC
 local scheduled = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. text(now), '1e300', 'WITHSCORES', 'LIMIT', 0, 1)[2]
 local counts = redis.call('HMGET', KEYS[9], 'done', 'retried', 'buried', 'lost', 'dropped', 'worked')
 for i = 1, 5 do counts[i] = finite(counts[i]) or 0 end
-local workers = redis.call('ZCOUNT', KEYS[12], '(' .. text(now), text(now + 10800))
+local workers = redis.call('ZCOUNT', KEYS[13], '(' .. text(now), text(now + 10800))
 local waiting, done = redis.pcall('ZCARD', KEYS[6]), redis.pcall('ZCOUNT', KEYS[10], '(' .. text(doneAfter(ARGV[1])), '+inf')
 readLimits()
 limits = limits or { ends = 0, running = 0, rate = 0, per = 0, burst = 0 }

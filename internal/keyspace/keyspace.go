@@ -27,6 +27,7 @@ const (
 	Counts   = ":counts"   // of a queue: how many tasks were done, retried and so on
 	Done     = ":done"     // of a queue: the finished tasks that are remembered
 	Results  = ":results"  // of a queue: the results of these, and their attempts
+	Stock    = ":stock"    // of a queue: how many units there are of each item for sale, and are held and sold
 	Workers  = ":workers"  // of a queue: the workers that live
 	Wake     = ":wake"     // what the channels begin with on which waiters are notified, see lock_line.lua and queue_idle.lua
 	Canceled = ":canceled" // of a queue: the channel on which the IDs of cancelled tasks are published

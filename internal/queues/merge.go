@@ -17,33 +17,39 @@ import (
 // Enqueue enqueues a task, perhaps as a part of a group. The payload is copied: the caller may use
 // it again when its context has ended, while the call is still under way.
 func (q *Queue) Enqueue(ctx context.Context, d store.Draft) (outcome int, err error) {
+	if q.soldOut.knows(d.ID, d.Take) {
+		return store.SoldOut, nil
+	}
 	t := d.Enqueue()
 	reply, err := merged(ctx, q, q.enqueues, t, 1, t.Size(), q.enqueueRequest)
-	if err != nil {
-		return 0, err
+	outcomes := make([]int, 1)
+	if err == nil {
+		outcomes, _, err = store.AppendOutcomes(outcomes[:0], reply.Value, 1)
 	}
-	outcomes, _, err := store.AppendOutcomes(make([]int, 0, 1), reply.Value, 1)
-	if err != nil {
-		return 0, err
+	if err = cmp.Or(err, reply.Shortfall); d.Take.Units > 0 {
+		q.soldOut.learn(d.ID, d.Take, outcomes[0], err)
 	}
-	return outcomes[0], reply.Shortfall
+	if outcomes[0] == store.OtherTake {
+		return 0, ErrOtherTake
+	}
+	return outcomes[0], err
 }
 
 func (q *Queue) enqueueRequest(t store.Enqueue) redisexec.Request {
-	args := q.newTasks(t.Duplicates, 1, "0", 0)
+	args := q.newTasks(t.Kind(), 1, "0", 0)
 	args.Add(t)
 	return q.Store.Enqueue(args)
 }
 
-// commitEnqueues sends a group of Enqueue calls, those with the same policy by one script.
+// commitEnqueues sends a group of Enqueue calls, those of the same kind by one script.
 func (q *Queue) commitEnqueues(calls []*mergedCall[store.Enqueue]) {
-	commitAlike(calls, func(t store.Enqueue) string { return t.Duplicates }, q.commitEnqueue)
+	commitAlike(calls, func(t store.Enqueue) string { return t.Kind().String() }, q.commitEnqueue)
 }
 
-// commitEnqueue sends Enqueue calls with one policy. A task with a delay is due as if it were alone:
+// commitEnqueue sends Enqueue calls of one kind. A task with a delay is due as if it were alone:
 // unlike those of a batch, the tasks have no order among each other.
 func (q *Queue) commitEnqueue(calls []*mergedCall[store.Enqueue]) {
-	args := q.newTasks(calls[0].Arg.Duplicates, len(calls), "0", 0)
+	args := q.newTasks(calls[0].Arg.Kind(), len(calls), "0", 0)
 	for _, call := range calls {
 		args.Add(call.Arg)
 	}
@@ -59,8 +65,7 @@ func (q *Queue) commitEnqueue(calls []*mergedCall[store.Enqueue]) {
 	})
 }
 
-// EnqueueBatch enqueues n tasks in chunks, one after the other, of which each has one policy for
-// duplicates. It returns an outcome for each task, in the caller's type: 0 for those that it has not
+// EnqueueBatch enqueues n tasks in chunks, one after the other, of which each has tasks of one kind. It returns an outcome for each task, in the caller's type: 0 for those that it has not
 // enqueued. It asks for a task just before it is sent, twice at most.
 func EnqueueBatch[O ~int](ctx context.Context, q *Queue, n int, task func(i int) store.Draft) ([]O, error) {
 	outcomes := make([]O, n)
@@ -75,6 +80,11 @@ func EnqueueBatch[O ~int](ctx context.Context, q *Queue, n int, task func(i int)
 		if err == nil {
 			err = reply.Shortfall
 		}
+		for i, outcome := range done[max(len(done)-size, 0):] {
+			if outcome == store.OtherTake {
+				done[len(done)-size+i], err = 0, cmp.Or(err, ErrOtherTake)
+			}
+		}
 		if err != nil {
 			return outcomes, err
 		}
@@ -82,21 +92,21 @@ func EnqueueBatch[O ~int](ctx context.Context, q *Queue, n int, task func(i int)
 	return outcomes, nil
 }
 
-// pack makes the arguments for a chunk: for the tasks from begin on with the policy of the first, the
+// pack makes the arguments for a chunk: for the tasks from begin on of the first one's kind, the
 // last of which is before end. same counts the tasks with the same due time, which are kept apart by a microsecond each:
 // those with the same At in the whole batch, those with the same Delay in this chunk, since delays
 // count from floor, which is after the tasks of the chunks before.
 func (q *Queue) pack(begin, end int, task func(i int) store.Draft, same map[store.Due]int64, floor string) (n int, args *store.Batch) {
 	end = min(end, begin+store.MaxGroup)
 	maps.DeleteFunc(same, func(due store.Due, _ int64) bool { return due.IsDelay() })
-	policy := ""
+	var kind store.Kind
 	for size := 0; begin+n < end; n++ {
 		t := task(begin + n)
 		e := t.Enqueue()
 		if n == 0 {
-			policy, args = e.Duplicates, q.newTasks(e.Duplicates, end-begin, floor, 1)
+			kind, args = e.Kind(), q.newTasks(e.Kind(), end-begin, floor, 1)
 		}
-		if size += len(e.Payload); n > 0 && (size > store.MaxGroupBytes || e.Duplicates != policy) {
+		if size += len(e.Payload); n > 0 && (size > store.MaxGroupBytes || e.Kind() != kind) {
 			break
 		}
 		after := same[e.Due]
@@ -107,10 +117,11 @@ func (q *Queue) pack(begin, end int, task func(i int) store.Draft, same map[stor
 	return n, args
 }
 
-// newTasks returns the arguments for this many tasks with a policy, "" for the queue's; none yet.
+// newTasks returns the arguments for this many tasks of a kind; none yet.
 // Delays count from floor at the earliest; tasks of a group are so many microseconds apart.
-func (q *Queue) newTasks(policy string, n int, floor string, apart int64) *store.Batch {
-	return q.Store.NewBatch(n, cmp.Or(policy, q.Options.Duplicates), floor, apart)
+func (q *Queue) newTasks(k store.Kind, n int, floor string, apart int64) *store.Batch {
+	k.Duplicates = cmp.Or(k.Duplicates, q.Options.Duplicates)
+	return q.Store.NewBatch(n, k, floor, apart)
 }
 
 // Calls of Enqueue, Claim and Dequeue that come at the same time are merged: each kind is sent as

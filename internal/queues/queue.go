@@ -46,6 +46,8 @@ type Queue struct {
 	dequeues *committer[[]store.Item]
 	claims   *committer[claimArg]
 
+	soldOut soldOut
+
 	// concluded has what is to become of occurrences whose handlers have returned, by the ID of the
 	// periodic task: see conclusion.
 	concluded sync.Map
@@ -68,6 +70,8 @@ var (
 	ErrStale = errors.New("stale receipt")
 	// ErrNotFound says that there is no such task.
 	ErrNotFound = errors.New("no such task")
+	// ErrOtherTake says that a task of that ID holds other units, or none.
+	ErrOtherTake = fmt.Errorf("%w: Take: there is a task of that ID that holds units of another Item, or none", store.ErrInvalid)
 	// errAmbiguousReceipt is the error of a receipt that is stale after a reply to the same request
 	// was lost. Perhaps it was this request that used the receipt up.
 	errAmbiguousReceipt = fmt.Errorf("%w: a reply was lost, and the receipt is stale now", redisexec.ErrUnknown)
@@ -98,6 +102,7 @@ func (q *Queue) Change(ctx context.Context, r redisexec.Request) error {
 
 // Cancel removes a task, and returns the state in which it was.
 func (q *Queue) Cancel(ctx context.Context, id string) (store.State, error) {
+	defer q.soldOut.forget()
 	channel := q.client.Notifier.Argument(q.Store.CanceledChannel())
 	return ask(ctx, q, q.Store.Cancel(id, channel), store.DecodeState)
 }
@@ -114,6 +119,7 @@ func (q *Queue) Revive(ctx context.Context, ids []string) (int, error) {
 
 // Drop removes dead letters. It returns how many it has.
 func (q *Queue) Drop(ctx context.Context, ids []string) (int, error) {
+	defer q.soldOut.forget()
 	return q.eachLetter(ctx, ids, q.Store.Drop)
 }
 

@@ -123,6 +123,7 @@ func (w *Worker) Exchange(reports []taskloop.Report, claim int) (results []taskl
 		claimed = taskloop.ClaimResult{Outcome: answer.Outcome, Err: answer.Err}
 		if answer.Outcome == redisexec.Done {
 			claimed.Exchanged, claimed.Err = store.DecodeExchange(answer.Value, len(finish))
+			q.Store.Holds(claimed.Tasks)
 		}
 	}
 	if finish != nil {
@@ -130,6 +131,9 @@ func (w *Worker) Exchange(reports []taskloop.Report, claim int) (results []taskl
 	}
 	for i, r := range apart {
 		results = append(results, decodeReport(answers[i], r.Items))
+		if r.Settler == store.ByDiscard {
+			q.soldOut.forget()
+		}
 	}
 	switch {
 	case claimed.Err != nil:

@@ -35,6 +35,14 @@ type Draft struct {
 	Delay      time.Duration
 	At         time.Time
 	Duplicates string // the policy, as enqueue.lua knows it; "" for the queue's
+	Take       Take
+}
+
+// Take is units of an item that a task takes.
+type Take struct {
+	Item    string
+	Units   int  // 0 if it takes none
+	Restore bool // it has them whatever is left
 }
 
 // Enqueue returns the task as it is enqueued. It is a copy.
@@ -43,7 +51,7 @@ func (d *Draft) Enqueue() Enqueue {
 	if d.At.IsZero() {
 		due = DueIn(d.Delay)
 	}
-	return Enqueue{Due: due, ID: d.ID, Payload: Pack(d.Kind, d.Header, d.Payload), Duplicates: d.Duplicates}
+	return Enqueue{Due: due, ID: d.ID, Payload: Pack(d.Kind, d.Header, d.Payload), Duplicates: d.Duplicates, Take: d.Take}
 }
 
 // Enqueue is a task as it is enqueued.
@@ -52,15 +60,34 @@ type Enqueue struct {
 	ID         string
 	Payload    string // with kind and header: see Pack
 	Duplicates string // as in a Draft
+	Take       Take
 }
 
 // Size returns how many bytes it has, about.
-func (t Enqueue) Size() int { return len(t.ID) + len(t.Payload) }
+func (t Enqueue) Size() int { return len(t.ID) + len(t.Payload) + len(t.Take.Item) }
+
+// Kind says which tasks one script can enqueue: those of the same kind.
+func (t Enqueue) Kind() Kind { return Kind{t.Duplicates, t.Take.Units > 0} }
+
+// Kind is what all tasks of a Batch have in common.
+type Kind struct {
+	Duplicates string // as in a Draft
+	Takes      bool
+}
+
+// String tells it from others.
+func (k Kind) String() string {
+	if k.Takes {
+		return k.Duplicates + ", takes"
+	}
+	return k.Duplicates
+}
 
 // Batch is the arguments of enqueue.lua: groups of tasks, each due so many microseconds after the
-// one before it in its group.
+// one before it in its group. If the tasks take units, those of take.lua, which has no groups.
 type Batch struct {
 	remembers bool // the policy asks for what is done
+	takes     bool
 	args      []any
 	apart     int64
 	group     int   // the index in args of the group's number of IDs; 0 before the first group
@@ -75,18 +102,29 @@ const (
 	Once = "once" // keeps out what was done within the retention, too
 )
 
-// NewBatch returns the arguments for about so many tasks, none yet: the policy for duplicates, from
-// when on delays count at the earliest, and how many microseconds tasks of a group are apart.
-func (q *Queue) NewBatch(n int, policy, floor string, apart int64) *Batch {
-	remembers := policy == Once
+// NewBatch returns the arguments for about so many tasks of a kind, none yet: from when on delays
+// count at the earliest, and how many microseconds tasks of a group are apart.
+func (q *Queue) NewBatch(n int, k Kind, floor string, apart int64) *Batch {
+	policy, remembers := k.Duplicates, k.Duplicates == Once
 	if remembers {
 		policy += ":" + Duration(q.options.Retention)
+	}
+	if k.Takes {
+		return &Batch{takes: true, args: append(make([]any, 0, 2+6*n), policy, floor)}
 	}
 	return &Batch{remembers: remembers, args: append(make([]any, 0, 6+2*n), policy, floor, apart), apart: apart}
 }
 
 // Add adds a task, to the last group if it is due right then.
 func (b *Batch) Add(t Enqueue) {
+	if b.takes {
+		restore := ""
+		if t.Take.Restore {
+			restore = "1"
+		}
+		b.args = append(b.args, t.Due.text(), t.ID, t.Payload, t.Take.Units, t.Take.Item, restore)
+		return
+	}
 	if b.group == 0 || t.Due != b.next {
 		b.endGroup()
 		b.group = len(b.args) + 1

@@ -3,6 +3,7 @@ package store
 import (
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/keyspace"
@@ -40,7 +41,12 @@ type Queue struct {
 	errors []any // and the line of idle clients, the last errors
 	counts []any // and the pause, the counts
 	done   []any // and what is done, with its results
+	stock  []any // and the stocks
 	all    []any // and the workers
+
+	// holds says that there are tasks which hold units. Scripts that end tasks are given the stocks then:
+	// a queue without them pays nothing for them.
+	holds atomic.Bool
 
 	wake, canceled string
 }
@@ -56,13 +62,13 @@ func NewQueue(s *Scripts, key string, o QueueOptions) *Queue {
 	all := []any{key}
 	for _, ending := range []string{
 		keyspace.Tasks, keyspace.Dead, keyspace.State, keyspace.Leased, keyspace.Line, keyspace.Errors, keyspace.Paused, keyspace.Counts,
-		keyspace.Done, keyspace.Results, keyspace.Workers,
+		keyspace.Done, keyspace.Results, keyspace.Stock, keyspace.Workers,
 	} {
 		all = append(all, keyspace.Companion(key, ending))
 	}
 	return &Queue{
 		scripts: s, options: o, bounds: []any{o.DeadLimit, Duration(o.DeadAge)},
-		tasks: all[:5:5], errors: all[:7:7], counts: all[:9:9], done: all[:11:11], all: all,
+		tasks: all[:5:5], errors: all[:7:7], counts: all[:9:9], done: all[:11:11], stock: all[:12:12], all: all,
 		wake: keyspace.Companion(key, keyspace.Wake), canceled: keyspace.Companion(key, keyspace.Canceled),
 	}
 }
@@ -98,11 +104,30 @@ func (q *Queue) replicated(r redisexec.Request) redisexec.Request {
 
 // Enqueue enqueues tasks.
 func (q *Queue) Enqueue(tasks *Batch) redisexec.Request {
+	if tasks.takes {
+		q.holds.Store(true)
+		return q.replicated(q.scripts.Take.Request(q.stock, tasks.args...))
+	}
 	keys := q.errors
 	if tasks.remembers {
 		keys = q.done
 	}
 	return q.replicated(q.scripts.Enqueue.Request(keys, tasks.arguments()...))
+}
+
+// Holds notes that tasks hold units.
+func (q *Queue) Holds(tasks []Task) {
+	if !q.holds.Load() && slices.ContainsFunc(tasks, func(t Task) bool { return t.Take.Units > 0 }) {
+		q.holds.Store(true)
+	}
+}
+
+// ending are the keys for scripts that end tasks, except what is done.
+func (q *Queue) ending() []any {
+	if q.holds.Load() {
+		return q.stock
+	}
+	return q.counts
 }
 
 // Claim is what an exchange is to claim.
@@ -128,9 +153,16 @@ func (q *Queue) Exchange(finish []Item, c Claim) redisexec.Request {
 		args = append(append(args, c.Asking.Below, Millis(c.Asking.Watch)), q.bounds...)
 		args = append(args, claimant(c.Lease, c.Worker))
 	}
-	keys, args := q.counts, appendByReceipt(args, finish)
-	if len(finish) > 0 && finish[0].Disposition.Action == Finish && q.options.Retention > 0 {
-		keys, args = q.done, appendRetention(args, finish, q.options.Retention)
+	keys, args := q.ending(), appendByReceipt(args, finish)
+	switch {
+	case len(finish) == 0:
+	case finish[0].Disposition.Action == Discard && q.holds.Load():
+		args = append(args, noReceipt, -1)
+	case finish[0].Disposition.Action == Finish && q.options.Retention > 0:
+		args = appendRetention(args, finish, q.options.Retention)
+		if !q.holds.Load() {
+			keys = q.done
+		}
 	}
 	r := q.scripts.Exchange.Request(keys, args...)
 	if c.N == 0 {
@@ -154,7 +186,7 @@ func (q *Queue) Report(items []Item) redisexec.Request {
 	for i := range items {
 		args = appendItem(args, &items[i])
 	}
-	return script.Request(q.counts, args...)
+	return script.Request(q.ending(), args...)
 }
 
 // Extend extends the leases of tasks.
@@ -165,7 +197,7 @@ func (q *Queue) Extend(lease time.Duration, items ...Item) redisexec.Request {
 
 // Pop takes up to n due tasks out.
 func (q *Queue) Pop(n int) redisexec.Request {
-	r := q.replicated(q.scripts.Pop.Request(q.counts, append([]any{n}, q.bounds...)...))
+	r := q.replicated(q.scripts.Pop.Request(q.stock, append([]any{n}, q.bounds...)...))
 	r.Mark = nil // where nothing is due, nothing was to be acknowledged
 	return r
 }
@@ -173,7 +205,7 @@ func (q *Queue) Pop(n int) redisexec.Request {
 // Cancel removes a task. If it is leased, its ID is published on the channel, which is as scripts
 // are given it.
 func (q *Queue) Cancel(id string, channel any) redisexec.Request {
-	return q.replicated(q.scripts.Cancel.Request(q.done, id, channel))
+	return q.replicated(q.scripts.Cancel.Request(q.stock, id, channel))
 }
 
 // Reschedule has a task due in d.
@@ -188,7 +220,7 @@ func (q *Queue) Revive(ids []string) redisexec.Request {
 
 // Drop removes dead letters for good.
 func (q *Queue) Drop(ids []string) redisexec.Request {
-	return q.replicated(q.scripts.Drop.Request(q.tasks, asArguments(ids)...))
+	return q.replicated(q.scripts.Drop.Request(q.stock, asArguments(ids)...))
 }
 
 func asArguments(ids []string) []any {
@@ -200,7 +232,7 @@ func asArguments(ids []string) []any {
 }
 
 // Purge removes all tasks.
-func (q *Queue) Purge() redisexec.Request { return q.scripts.Purge.Request(q.done) }
+func (q *Queue) Purge() redisexec.Request { return q.scripts.Purge.Request(q.stock) }
 
 // Payloads is up to how many bytes a payload is shown, as it is stored.
 type Payloads int

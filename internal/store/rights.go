@@ -49,6 +49,8 @@ var Rights = []Right{
 	{Queues, []string{keyspace.Counts}, "HINCRBY key f 1"},
 	{Queues, []string{keyspace.Workers}, "ZREMRANGEBYSCORE key 0 1"},
 	{Queues, []string{keyspace.Canceled}, "PUBLISH key m; SUBSCRIBE key"},
+	{Queues, []string{keyspace.Stock}, "HINCRBY key f 1; HSET key f v; HGET key f; HMGET key f; HGETALL key; HDEL key f; HLEN key"},
+	{Queues, []string{keyspace.State}, "HSCAN key 0"},
 	{Operators, []string{""}, "UNLINK key"},
 	{Operators, []string{keyspace.Paused}, "SET key v; DEL key"},
 	{Replicas, []string{""}, "WAIT 1 1"},

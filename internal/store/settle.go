@@ -101,10 +101,12 @@ func claimant(lease time.Duration, worker string) string {
 	return strconv.FormatFloat(lease.Seconds(), 'f', -1, 64) + "/" + worker
 }
 
+// noReceipt ends the tasks that exchange.lua is to finish.
+const noReceipt = ""
+
 // appendRetention appends for how long exchange.lua is to remember tasks that are to be finished,
 // and the results that they have.
 func appendRetention(args []any, items []Item, d time.Duration) []any {
-	const noReceipt = ""
 	args = append(args, noReceipt, Duration(d))
 	for i := range items {
 		if result := items[i].Disposition.Result; result != "" {

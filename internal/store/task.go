@@ -18,6 +18,7 @@ type Task struct {
 	Score   float64   // its receipt
 	Due     time.Time // when it became due
 	Attempt int
+	Take    Take // what it holds
 }
 
 // Info is a task as a script shows it, in any state. Its Score is its place in a list: when it is
@@ -81,10 +82,14 @@ func (r *reader) task(id string, attempt, payload any) (t Info) {
 	switch n := attempt.(type) {
 	case int64:
 		t.Attempt = int(n)
-	case string:
+	case string: // what the task holds may be behind it
 		var err error
-		t.Attempt, err = strconv.Atoi(n)
+		count, holds, _ := strings.Cut(n, "*")
+		t.Attempt, err = strconv.Atoi(count)
 		r.bad = r.bad || err != nil
+		if holds != "" {
+			t.Take = r.take(holds)
+		}
 	default:
 		r.bad = true
 	}
@@ -98,6 +103,15 @@ func (r *reader) task(id string, attempt, payload any) (t Info) {
 		r.bad = true
 	}
 	return t
+}
+
+// take reads what a task holds, as state.lua writes it behind its '*'.
+func (r *reader) take(holds string) (t Take) {
+	units, rest, _ := strings.Cut(holds, ",")
+	_, item, isItem := strings.Cut(rest, ":")
+	n, err := strconv.Atoi(units)
+	r.bad = r.bad || err != nil || n < 1 || !isItem
+	return Take{Item: item, Units: n}
 }
 
 // Answer is what a script says of one claimed task: of its lease, or of what was to become of it.
@@ -215,7 +229,14 @@ func (x *Exchanged) Cut(n int) Exchanged {
 }
 
 // The outcomes of an enqueued task, as enqueue.lua counts them.
-const firstOutcome, lastOutcome = 1, 5
+const firstOutcome, lastOutcome = 1, 7
+
+// The outcomes of tasks that take units. The task of an ID to which OtherTake applies holds nothing,
+// or units of another item.
+const (
+	SoldOut   = 6
+	OtherTake = 7
+)
 
 // AppendOutcomes decodes the time from which the delays of the batch's next script count at the
 // earliest, and the outcomes of n tasks: none if all were added.

@@ -174,9 +174,14 @@ func (b QueueTest) EndLeaseUnseen(e sluice.Entry) {
 func (b QueueTest) setLease(id string, end float64, lease string) {
 	b.Helper()
 	ctx, states := b.Context(), "{"+b.Key+"}:state"
-	parts := strings.SplitN(b.RDB.HGet(ctx, states, id).Val(), ":", 3)
+	field, units, length, holds := b.RDB.HGet(ctx, states, id).Val(), 0, 0, ""
+	if n, _ := fmt.Sscanf(field, "*%d,%d:", &units, &length); n == 2 { // what the task holds
+		end := strings.IndexByte(field, ':') + 1 + length
+		holds, field = field[:end], field[end:]
+	}
+	parts := strings.SplitN(field, ":", 3)
 	require.Len(b, parts, 3)
-	require.NoError(b, b.RDB.HSet(ctx, states, id, parts[0]+":"+lease+":"+parts[2]).Err())
+	require.NoError(b, b.RDB.HSet(ctx, states, id, holds+parts[0]+":"+lease+":"+parts[2]).Err())
 	require.NoError(b, b.RDB.ZAdd(ctx, b.Key, redis.Z{Score: end, Member: id}).Err())
 	require.NoError(b, b.RDB.ZAdd(ctx, "{"+b.Key+"}:leased", redis.Z{Score: end, Member: id}).Err())
 }

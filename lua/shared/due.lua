@@ -1,5 +1,5 @@
 -- DEFINES nextAttempt, due, payloads
--- USES unpack, prelude, read, failure, tally, fields
+-- USES unpack, prelude, read, failure, tally, state, fields
 -- For the scripts that hand out due tasks.
 
 -- Counts the delivery that a claim of a task begins. Returns its attempt, and how many
@@ -29,7 +29,7 @@ local function due(n, limit)
   local function classify(id, field, written)
     local score, task = finite(written), live(field)
     if not score or not task or id == '' then
-      buried[#buried + 1] = { id = id, attempt = 0, reason = 'malformed' }
+      buried[#buried + 1] = { id = id, attempt = 0, reason = 'malformed', holds = holdsOf(field) }
       return
     end
     if task.revived then revived[#revived + 1] = id end

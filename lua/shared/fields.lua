@@ -17,20 +17,20 @@ end
 local function live(field)
   local task = decode(field)
   if task and task.dead then
-    return { attempt = 0, unseen = 0, revived = true }
+    return { attempt = 0, unseen = 0, revived = true, holds = task.holds }
   end
   return task
 end
 
 -- Returns the state field of a task with the given attempts and waiting version, nil if it has none. Other
--- fields of task: lease, token and claimant, which are written if keep is true; and unseen.
+-- fields of task: lease, token and claimant, which are written if keep is true; unseen, and holds.
 local function fieldOf(task, attempt, due, keep)
   local lease = keep and task.lease
-  if attempt == 0 and (task.unseen or 0) == 0 and not lease and not due then return nil end
+  if attempt == 0 and (task.unseen or 0) == 0 and not lease and not due and not task.holds then return nil end
   if lease then
     lease = text(lease) .. (task.token ~= lease and '/' .. text(task.token) or '')
   end
-  return encode(attempt, task.unseen or 0, lease or '', due and text(due) or '', keep and task.claimant or '')
+  return (task.holds or '') .. encode(attempt, task.unseen or 0, lease or '', due and text(due) or '', keep and task.claimant or '')
 end
 
 -- Writes the state field of a task, with what fieldOf takes.
@@ -66,7 +66,7 @@ local function resolve(task, score)
     task.due = due
     return task, task.lease
   end
-  return { attempt = 0, unseen = 0, isAnew = true }, unlike(due, task.lease, task.token)
+  return { attempt = 0, unseen = 0, isAnew = true, holds = task.holds }, unlike(due, task.lease, task.token)
 end
 
 -- Returns the state of a task that is in the queue: 1 scheduled   2 due   3 leased. For a
@@ -130,7 +130,7 @@ local function buryAll(buried)
       local task = buried[i]
       ids[#ids + 1] = task.id
       scores[#scores + 1], scores[#scores + 2] = died, task.id
-      fields[#fields + 1], fields[#fields + 2] = task.id, encodeDead(task.attempt, task.reason)
+      fields[#fields + 1], fields[#fields + 2] = task.id, (task.holds or '') .. encodeDead(task.attempt, task.reason)
     end
     redis.call('ZREM', KEYS[1], unpack(ids))
     redis.call('ZADD', KEYS[3], unpack(scores))
@@ -141,8 +141,8 @@ local function buryAll(buried)
   return #buried
 end
 
-local function bury(id, attempt, reason)
-  return buryAll({ { id = id, attempt = attempt, reason = reason } })
+local function bury(id, attempt, reason, holds)
+  return buryAll({ { id = id, attempt = attempt, reason = reason, holds = holds } })
 end
 
 -- Ends a claim: the waiting version takes over, or the task is due again at score. Returns

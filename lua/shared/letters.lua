@@ -1,5 +1,5 @@
 -- DEFINES checkLetters, dropLetters
--- USES unpack, rights
+-- USES unpack, rights, stock
 -- For the scripts that remove dead letters.
 
 -- Checks what that needs, before the first write of a script.
@@ -20,7 +20,9 @@ local function dropLetters(ids)
   end
   if #dropped > 0 then
     redis.call('HDEL', KEYS[2], unpack(dropped))
+    local fields = redis.call('HMGET', KEYS[4], unpack(dropped))
     redis.call('HDEL', KEYS[4], unpack(dropped))
+    for i, id in ipairs(dropped) do settle(id, fields[i], false) end
   end
   return #dropped
 end

@@ -1,6 +1,6 @@
 -- DEFINES base, dueAt
 -- USES prelude, queue_idle
--- For enqueue, with its arguments.
+-- For enqueue, with its arguments, and take, which has more keys: it does not return here.
 
 -- The time from which delays count. A batch of several scripts keeps its order: each one
 -- begins where the one before has ended.

@@ -1,4 +1,4 @@
--- DEFINES n, limit, leaseEnd, ids, groups, finish, needLease, lease, moreThan, lookOut
+-- DEFINES n, limit, leaseEnd, ids, groups, discards, finish, needLease, lease, moreThan, lookOut
 -- USES unpack, rights, prelude, receipts, queue_idle, wake, queue_place, read, limits, freed, failure, tally, done, state
 -- For exchange, with its arguments; it runs before fields.lua. It deals with plain
 -- tasks: leased without an extension and without a waiting version, or due and not claimed
@@ -24,8 +24,10 @@ if n > 0 then over = redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', present, 'LIMI
 -- The tasks that are to be finished, and for each group of them its receipt.
 local ids, groups, at = byReceipt(ARGV[2] == '0' and 5 or 10)
 
--- For how many seconds they are remembered, and the results of some. age is nil where none are remembered.
+-- For how many seconds they are remembered, and the results of some. age is nil where none are remembered. Below zero: tasks that hold units are discarded.
 local age, results = ARGV[at] and tonumber(ARGV[at + 1]), {}
+local discards = age and age < 0
+if discards then age = nil end
 for i = at + 2, #ARGV, 2 do results[tonumber(ARGV[i])] = ARGV[i + 1] end
 
 -- Says whether all tasks that are to be finished are plain, and leased for longer; which may have a last error; and the fields of all. What has a score is looked up by it, as far as that pays: to print a score costs more than to find it.
@@ -112,18 +114,18 @@ local function needLease()
   if limits and limits.rate > 0 then need('SET', KEYS[8]) end
 end
 
--- Writes the leases of claimed tasks, after a ZREM: after that a full server accepts it. unseen
--- may be nil. Redis keeps a small hash or sorted set as a list, which it would search from its beginning
+-- Writes the leases of claimed tasks, after a ZREM: after that a full server accepts it. unseen and
+-- holds, what stands in front of some fields, may be nil. Redis keeps a small hash or sorted set as a list, which it would search from its beginning
 -- for each of many tasks: a long value, here for a moment, prevents that. No ID is so long.
 local noID = string.rep('.', 513)
-local function lease(claimed, attempts, unseen)
+local function lease(claimed, attempts, unseen, holds)
   local scores, fields, built, before = {}, {}, {}, math.max(stateCount - #ids, 0)
   for i, id in ipairs(claimed) do
     local attempt, more = attempts[i], unseen and unseen[i] or 0
     local kind = attempt * 3 + more
     if not built[kind] then built[kind] = encode(attempt, more, leaseEnd, '', ':' .. ARGV[9]) end
     scores[2 * i - 1], scores[2 * i] = leaseEnd, id
-    fields[2 * i - 1], fields[2 * i] = id, built[kind]
+    fields[2 * i - 1], fields[2 * i] = id, holds and holds[i] and holds[i] .. built[kind] or built[kind]
   end
   redis.call('ZADD', KEYS[1], unpack(scores))
   if #over > 0 then redis.call('ZREM', KEYS[5], unpack(over)) end

@@ -2,7 +2,7 @@
 -- USES prelude, failure, state, fields
 -- For enqueue, with its arguments.
 local policy, within = ARGV[1], nil
-if KEYS[10] then
+if string.sub(policy, 1, 5) == 'once:' then
   within = tonumber(string.sub(policy, 6)) -- for how many seconds what is done keeps its ID
   policy = 'once'
 end
@@ -25,7 +25,8 @@ end
 local function put(id, due, payload, field)
   redis.call('ZADD', KEYS[1], text(due), id) -- first, so that a full server rejects the task before anything is written
   if field then
-    redis.call('HDEL', KEYS[4], id)
+    local holds = holdsOf(field) -- of a task that a foreign consumer has removed: the new one has its units
+    if holds then redis.call('HSET', KEYS[4], id, holds .. '::') else redis.call('HDEL', KEYS[4], id) end
     redis.call('ZREM', KEYS[5], id)
     forgetErrors({ id })
   end
@@ -38,6 +39,7 @@ end
 local function enqueue(id, due, payload, score, field)
   score = finite(score)
   local task = decode(field) or { attempt = 0 }
+  if task.holds and (score or task.dead) then return 3 end
   if not score then
     put(id, due, payload, field)
     if task.dead then redis.call('ZREM', KEYS[3], id) end

@@ -1,4 +1,4 @@
--- DEFINES encode, encodeDead, decode
+-- DEFINES encode, encodeDead, holdsOf, decode
 -- USES prelude
 -- For the scripts that read or write state fields: what is in one.
 -- A state field is '<attempt>:<lease>:<deferred>', or with a lease that and ':<claimant>'; each may be empty.
@@ -11,7 +11,8 @@
 --             seconds. It belongs to the lease: it is kept as long as that, also of another form, which a later version has
 --             written: 1 to 128 printable ASCII characters, no space and no ':'
 -- A dead letter's state field is '<attempt>:dead:<reason>'.
--- A task that was never claimed has none. The payload stands apart, so that nothing except
+-- A task that was never claimed has none, unless it holds units of a stock: then '*<units>,<bytes of the item>:<item>' stands in front
+-- of its state field from its enqueue to its end. The payload stands apart, so that nothing except
 -- an enqueue writes it, and only what hands a task out reads it.
 
 -- Returns a state field of these parts: numbers, and texts as they are written. claimant begins with its ':', or is ''.
@@ -24,17 +25,26 @@ end
 -- Returns the state field of a dead letter.
 local function encodeDead(attempt, reason) return string.format('%.0f:dead:', attempt) .. reason end
 
+-- Returns what stands in front of a state field of a task that holds units; nil if it holds none.
+local function holdsOf(field)
+  if not field or string.byte(field, 1) ~= 42 then return nil end
+  local _, last, length = string.find(field, '^%*%d+,(%d+):')
+  return last and string.sub(field, 1, last + tonumber(length))
+end
+
 -- Decodes a state field; nil for one not written by this library, of whatever version.
 local function decode(field)
   if not field then return { attempt = 0, unseen = 0 } end
+  local holds = holdsOf(field)
+  if holds then field = string.sub(field, #holds + 1) end
   local _, last, attempt, unseen, lease, token, due, claimant = string.find(field, '^(%d*)%+?(%d?):([%d.e+-]*)/?([%d.e+-]*):([%d.e+-]*)(:?[!-9;-~]*)$')
   if not last then
     _, last, attempt = string.find(field, '^(%d+):dead:')
     if not last or #attempt > 9 then return nil end
-    return { attempt = tonumber(attempt), dead = true, reason = string.sub(field, last + 1, last + 512) }
+    return { attempt = tonumber(attempt), dead = true, reason = string.sub(field, last + 1, last + 512), holds = holds }
   end
   if claimant ~= '' and not string.find(claimant, '^:.') or #claimant > 129 then return nil end
-  local task = { attempt = tonumber(attempt) or 0, unseen = tonumber(unseen) or 0, claimant = claimant }
+  local task = { attempt = tonumber(attempt) or 0, unseen = tonumber(unseen) or 0, claimant = claimant, holds = holds }
   task.lease, task.due = finite(lease), finite(due)
   task.token = finite(token) or task.lease
   if #attempt > 9 or (lease ~= '' and not task.lease) or (due ~= '' and not task.due) then return nil end

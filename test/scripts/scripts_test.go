@@ -64,7 +64,7 @@ func TestScriptsAreUsed(t *testing.T) {
 // task's place, and only what hands a task out, or shows it, reads one.
 func TestScripts_PayloadsStandApart(t *testing.T) {
 	allowed := map[string][]string{
-		`'HSET', KEYS\[2\]`:             {"enqueue.lua", "giveback.lua", "shared/batch.lua", "shared/new.lua", "shared/put.lua"},
+		`'HSET', KEYS\[2\]`:             {"enqueue.lua", "giveback.lua", "shared/batch.lua", "shared/new.lua", "shared/put.lua", "take.lua"},
 		`'H[A-Z]*GET[A-Z]*', KEYS\[2\]`: {"shared/payload.lua", "shared/read.lua"},
 	}
 	for use, want := range allowed {
@@ -108,7 +108,7 @@ func TestScripts_KeysAreLiteral(t *testing.T) {
 func TestScripts_RightsAreAskedForWholeCommands(t *testing.T) {
 	t.Parallel()
 	comment, asks := regexp.MustCompile(`--.*`), regexp.MustCompile(`\b(?:need|may)([(,][^)]*\))`)
-	command := regexp.MustCompile(`^[(,] ?'([A-Z]+)', (?:KEYS\[[1-9]\]|channel)\)$`)
+	command := regexp.MustCompile(`^[(,] ?'([A-Z]+)', (?:KEYS\[[1-9][0-9]?\]|channel)\)$`)
 	const asking = "shared/rights.lua"
 	commands := map[string]bool{}
 	require.NoError(t, fs.WalkDir(lua, "lua", func(path string, _ fs.DirEntry, err error) error {

@@ -84,6 +84,7 @@ const (
 	Leased        // the task
 	Dead          // the task
 	Paused        // the queue
+	Stocked       // an item
 )
 
 // Lost is what becomes of a call whose reply is lost.
@@ -142,6 +143,8 @@ func (o Operation) Prepare(t *testing.T, f *Fixture) {
 		f.Lock, err = f.Locker.Lock(ctx, f.Name, sluice.WithTTL(time.Minute))
 	case HeldSet:
 		f.Set, err = f.Locker.LockAll(ctx, f.names(), sluice.WithTTL(time.Minute))
+	case Stocked:
+		err = f.Queue.SetStock(ctx, "item", 1)
 	case Paused:
 		err = f.Queue.Pause(ctx, time.Hour)
 	default:

@@ -126,6 +126,14 @@ var Table = []Operation{
 			}
 			return nil, nil
 		}},
+	{Name: "Queue.SetStock", Adds: true, Replicated: true,
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.SetStock(ctx, "item", 1) }},
+	{Name: "Queue.Stock", Needs: Stocked, NoChaos: readsOnly,
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Stock(ctx, "item") }},
+	{Name: "Queue.Stocks", Needs: Stocked, NoChaos: readsOnly,
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Stocks(ctx) }},
+	{Name: "Queue.DeleteStock", Needs: Stocked, Replicated: true,
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.DeleteStock(ctx, "item") }},
 	{Name: "Queue.Revive", Needs: Dead, Lost: Unknown, Replicated: true,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Revive(ctx, f.Entry.ID) }},
 	{Name: "Queue.Drop", Needs: Dead, Lost: Unknown, Replicated: true, NoChaos: "a gap: no check knows that a dead letter may go",

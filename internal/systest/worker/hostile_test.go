@@ -70,7 +70,8 @@ func untouched(which string) []string {
 	if which == "queue" {
 		return nil
 	}
-	return append([]string{"Queue.Pause", "Queue.Resume", "Queue.SetLimits", "Queue.Purge", "Queue.Wait", "Queue.Workers"}, map[string][]string{
+	return append([]string{"Queue.Pause", "Queue.Resume", "Queue.SetLimits", "Queue.Purge", "Queue.Wait", "Queue.Workers",
+		"Queue.SetStock", "Queue.DeleteStock", "Queue.Stock", "Queue.Stocks"}, map[string][]string{
 		"tasks":  {"Queue.Stats", "Queue.Limits", "Queue.Retry", "Queue.Release", "Queue.Bury", "Queue.Extend", "Queue.KeepAlive", "Queue.Reschedule"},
 		"state":  {"Queue.Stats", "Queue.Limits"},
 		"dead":   {"Queue.Dequeue", "Queue.Enqueue", "Typed.Enqueue", "Queue.Reschedule", "Queue.Get", "Queue.Peek", "Queue.List"},

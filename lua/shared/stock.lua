@@ -1,0 +1,24 @@
+-- DEFINES settle, settleGone
+-- USES state
+-- For the scripts that end tasks which hold units of a stock.
+--   KEYS[12] the stocks: hash; of each item 'total:<item>', 'held:<item>' and 'sold:<item>'. What is left is the total less both.
+
+-- Ends what a task holds, as its state field said: the units are sold, or put back. Where the caller did not know that the task holds any, so
+-- that there is no KEYS[12], the field stays, with '$' if they are sold, and presence.lua does the rest.
+local function settle(id, field, isSold)
+  local holds = holdsOf(field)
+  if not holds then return end
+  if not KEYS[12] then
+    redis.call('HSET', KEYS[4], id, holds .. (isSold and '$' or ''))
+    return
+  end
+  local units, item = string.match(holds, '^%*(%d+),%d+:(.*)$')
+  redis.call('HINCRBY', KEYS[12], 'held:' .. item, '-' .. units)
+  if isSold then redis.call('HINCRBY', KEYS[12], 'sold:' .. item, units) end
+end
+
+-- Ends what a task holds that is no more, except this field.
+local function settleGone(id, field)
+  local holds = holdsOf(field)
+  if holds then settle(id, field, string.sub(field, #holds + 1) == '$') end
+end

@@ -1,0 +1,133 @@
+package queues
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/systest"
+)
+
+// TestStock_UnitsOfTasksThatAreNoMoreComeBack: a foreign consumer has removed them.
+func TestStock_UnitsOfTasksThatAreNoMoreComeBack(t *testing.T) {
+	eachStock(t, 3, func(s stock) {
+		for _, id := range []string{"a", "b", "c"} {
+			s.Enqueue(sluice.OutcomeAdded, phone(id))
+		}
+		require.NoError(s, s.RDB.ZRem(s.Context(), s.Key, "a", "b").Err())
+		s.requireStock(0, 3, 0)
+		s.Enqueue(sluice.OutcomeAdded, phone("b")) // gets what it had
+		s.requireStock(0, 3, 0)
+		stop := systest.StartWorker(s.T, &sluice.Worker{Queue: s.On(s.RDB), Handler: func(ctx context.Context, _ sluice.Entry) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}, Grace: time.Millisecond})
+		s.Eventually(func() bool {
+			info, err := s.Q.Stock(s.Context(), "phone")
+			return err == nil && info == sluice.StockInfo{Total: 3, Left: 1, Held: 2}
+		})
+		require.NoError(s, stop())
+		s.requireStock(1, 2, 0)
+	})
+}
+
+// TestStock_WhoDoesNotKnowOfTheUnitsEndsThem: an entry from elsewhere, of which only ID and receipt are
+// known. A worker sees to the rest.
+func TestStock_WhoDoesNotKnowOfTheUnitsEndsThem(t *testing.T) {
+	eachStock(t, 3, func(s stock) {
+		s.Enqueue(sluice.OutcomeAdded, phone("a"))
+		e := s.ClaimOne(time.Minute)
+		require.NoError(s, s.On(s.RDB).Dequeue(s.Context(), sluice.Entry{ID: e.ID, Score: e.Score}))
+		s.requireStock(2, 1, 0)
+		_, err := s.Q.Get(s.Context(), "a")
+		require.ErrorIs(s, err, sluice.ErrNotFound)
+		stop := systest.StartWorker(s.T, &sluice.Worker{Queue: s.On(s.RDB), Handler: func(context.Context, sluice.Entry) error { return nil }})
+		s.Eventually(func() bool {
+			info, err := s.Q.Stock(s.Context(), "phone")
+			return err == nil && info.Sold == 1
+		})
+		require.NoError(s, stop())
+		s.requireStock(2, 0, 1)
+		s.RequireClean()
+	})
+}
+
+// TestStock_IsExactAmongManyBuyers: from several processes, beside plain tasks and workers that end
+// theirs in each way.
+func TestStock_IsExactAmongManyBuyers(t *testing.T) {
+	eachStock(t, 100, func(s stock) {
+		const processes, buyers = 3, 16
+		var all sync.WaitGroup
+		var mu sync.Mutex // guards what follows
+		added, ended := 0, map[string]int{}
+		for p := range processes {
+			q := s.On(s.RDB)
+			for i := range buyers {
+				all.Go(func() {
+					for j := range 10 {
+						id := fmt.Sprintf("%d.%d.%d", p, i, j)
+						outcome, err := q.Enqueue(s.Context(), phone(id))
+						_, plain := q.Enqueue(s.Context(), sluice.Task{ID: "plain" + id})
+						mu.Lock()
+						if err != nil || plain != nil {
+							s.Errorf("%v %v", err, plain)
+						} else if outcome == sluice.OutcomeAdded {
+							added++
+						}
+						mu.Unlock()
+					}
+				})
+			}
+		}
+		all.Wait()
+		require.Equal(s, 100, added)
+		s.requireStock(0, 100, 0)
+		var stops []func() error
+		for range processes {
+			stops = append(stops, systest.StartWorker(s.T, &sluice.Worker{Queue: s.On(s.RDB), Handler: func(_ context.Context, e sluice.Entry) error {
+				if e.Take.Units == 0 {
+					return nil
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				switch n := len(ended) % 3; {
+				case e.Attempt > 1:
+					ended[e.ID]++
+					return nil
+				case n == 0:
+					ended[e.ID]++
+					return sluice.Discard(context.Canceled)
+				case n == 1:
+					ended[e.ID]++
+					return sluice.Permanent(context.Canceled)
+				default:
+					ended[e.ID] = 0
+					return sluice.RetryIn(0, context.Canceled)
+				}
+			}}))
+		}
+		s.RequireDrained()
+		for _, stop := range stops {
+			require.NoError(s, stop())
+		}
+		dead := s.RDB.ZCard(s.Context(), "{"+s.Key+"}:dead").Val()
+		info, err := s.Q.Stock(s.Context(), "phone")
+		require.NoError(s, err)
+		require.Equal(s, int64(100), info.Left+info.Held+info.Sold)
+		require.Equal(s, dead, info.Held)
+		require.Len(s, ended, 100)
+		require.Positive(s, info.Left)
+		require.Positive(s, info.Sold)
+		for t, err := range s.Q.All(s.Context(), sluice.StateDead) {
+			require.NoError(s, err)
+			_, err = s.Q.Drop(s.Context(), t.ID)
+			require.NoError(s, err)
+		}
+		s.requireStock(100-info.Sold, 0, info.Sold)
+	})
+}

@@ -1,0 +1,139 @@
+package queues
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/systest"
+)
+
+// TestStock_ASoldOutItemCostsTenCommandsASecond, however many buyers ask, and one that comes back is
+// sold within 100ms.
+func TestStock_ASoldOutItemCostsTenCommandsASecond(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
+		ctx, q := t.Context(), systest.NewQueue(t, rdb)
+		require.NoError(t, q.SetStock(ctx, "phone", 1))
+		outcome, err := q.Enqueue(ctx, phone("first"))
+		require.NoError(t, err)
+		require.Equal(t, sluice.OutcomeAdded, outcome)
+		var soldOut atomic.Int64
+		before := m.CommandCount()
+		var buyers sync.WaitGroup
+		for i := range 100 {
+			buyers.Go(func() {
+				for j := range 100 {
+					outcome, err := q.Enqueue(ctx, phone(fmt.Sprintf("%d.%d", i, j)))
+					if err == nil && outcome == sluice.OutcomeSoldOut {
+						soldOut.Add(1)
+					}
+					time.Sleep(10 * time.Millisecond)
+				}
+			})
+		}
+		buyers.Wait()
+		require.Equal(t, int64(10_000), soldOut.Load())
+		require.LessOrEqual(t, m.CommandCount()-before, 100+11, "the first of all, and ten a second")
+
+		other, err := sluice.NewQueue(rdb, q.Name()) // as of another process
+		require.NoError(t, err)
+		_, err = other.Cancel(ctx, "first")
+		require.NoError(t, err)
+		since := time.Now()
+		for outcome = 0; outcome != sluice.OutcomeAdded; {
+			outcome, err = q.Enqueue(ctx, phone("late"))
+			require.NoError(t, err)
+			if outcome == sluice.OutcomeSoldOut {
+				time.Sleep(time.Millisecond)
+			}
+		}
+		require.LessOrEqual(t, time.Since(since), 101*time.Millisecond)
+	})
+}
+
+// TestStock_WhatComesBackIsSoldAtOnce, if this process has put it back.
+func TestStock_WhatComesBackIsSoldAtOnce(t *testing.T) {
+	for name, back := range map[string]func(ctx context.Context, q *sluice.Queue) error{
+		"cancelled": func(ctx context.Context, q *sluice.Queue) error { _, err := q.Cancel(ctx, "a"); return err },
+		"purged":    func(ctx context.Context, q *sluice.Queue) error { return q.Purge(ctx) },
+		"added":     func(ctx context.Context, q *sluice.Queue) error { return q.SetStock(ctx, "phone", 2) },
+		"dropped": func(ctx context.Context, q *sluice.Queue) error {
+			es, err := q.Claim(ctx, 1, time.Minute)
+			if err == nil {
+				err = q.Bury(ctx, "why", es...)
+			}
+			if err == nil {
+				_, err = q.Drop(ctx, "a")
+			}
+			return err
+		},
+		"discarded": func(ctx context.Context, q *sluice.Queue) error {
+			ctx, stop := context.WithCancel(ctx)
+			w := &sluice.Worker{Queue: q, Handler: func(context.Context, sluice.Entry) error { return sluice.Discard(context.Canceled) }}
+			time.AfterFunc(50*time.Millisecond, stop)
+			return w.Run(ctx)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+				ctx, q := t.Context(), systest.NewQueue(t, rdb)
+				require.NoError(t, q.SetStock(ctx, "phone", 1))
+				enqueue := func(id string, want sluice.Outcome) {
+					outcome, err := q.Enqueue(ctx, phone(id))
+					require.NoError(t, err)
+					require.Equal(t, want, outcome)
+				}
+				enqueue("a", sluice.OutcomeAdded)
+				for range 5 {
+					enqueue("b", sluice.OutcomeSoldOut)
+				}
+				require.NoError(t, back(ctx, q))
+				enqueue("b", sluice.OutcomeAdded)
+			})
+		})
+	}
+}
+
+// TestStock_SmallerTakesAskForThemselves: what is too little for one is enough for another.
+func TestStock_SmallerTakesAskForThemselves(t *testing.T) {
+	eachStock(t, 2, func(s stock) {
+		many := func(id string, units int) sluice.Task {
+			return sluice.Task{ID: id, Take: sluice.Take{Item: "phone", Units: units}}
+		}
+		s.Enqueue(sluice.OutcomeSoldOut, many("a", 3))
+		s.Enqueue(sluice.OutcomeSoldOut, many("b", 4))
+		s.Enqueue(sluice.OutcomeAdded, many("c", 2))
+		s.Enqueue(sluice.OutcomeSoldOut, many("d", 1))
+	})
+}
+
+// TestStock_ALostReplyIsAskedAbout: the buyer perhaps has a unit, and is not told that the item is sold
+// out.
+func TestStock_ALostReplyIsAskedAbout(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
+		ctx := t.Context()
+		rdb, faults := s.Faulty(t)
+		q := systest.NewQueue(t, rdb)
+		require.NoError(t, q.SetStock(ctx, "phone", 1))
+		_, err := q.Enqueue(ctx, sluice.Task{ID: "a", Take: sluice.Take{Item: "pear"}}) // so that the server knows the script
+		require.NoError(t, err)
+		faults.DropReply(1)
+		_, err = q.Enqueue(ctx, phone("a"))
+		require.ErrorIs(t, err, sluice.ErrUnknown)
+		outcome, err := q.Enqueue(ctx, phone("b"))
+		require.NoError(t, err)
+		require.Equal(t, sluice.OutcomeSoldOut, outcome)
+		outcome, err = q.Enqueue(ctx, phone("a"))
+		require.NoError(t, err)
+		require.Equal(t, sluice.OutcomeKept, outcome)
+	})
+}
