@@ -43,22 +43,31 @@ func around(handler Handler, use []Middleware) (Handler, error) {
 // maxResult is the most bytes of a result.
 const maxResult = 64 << 10
 
-// RecordResult has data remembered as the result of the task that a Worker's handler works on, if
-// it is finished, for the queue's WithRetention: TaskInfo.Result shows it. Of several calls the
-// last counts. Without a retention data is dropped.
+// RecordResult sets the result of the task that a handler works on. If the task is finished and the
+// queue has WithRetention, TaskInfo.Result shows it. Of several calls the last counts.
 //
-// It sends nothing by itself, and keeps a copy.
+// It sends nothing by itself, never blocks, and keeps a copy of data.
 //
 // ctx is the handler's, or one that descends from it, but not that of a KeepAlive in it.
-// ErrInvalid: ctx is another, or the handler has returned, or the task is not its own any more (it
-// was cancelled, or its lease is lost); or data has more than 64 KiB. A result is sent within a
-// third of the lease, or again: over a slow link, keep results small and leases long.
+// ErrStale: the task was cancelled, or its lease is lost, and nothing was recorded. ErrInvalid: ctx
+// is another one, or the handler has returned, or data has more than 64 KiB.
+//
+// A Worker sends a result within a third of the lease, or sends it again: over a slow link, keep
+// results small and leases long.
 func RecordResult(ctx context.Context, data []byte) error {
+	const op = "record result"
+	if len(data) > maxResult {
+		return invalid(op, fmt.Sprintf("data of %d bytes, %d are allowed", len(data), maxResult))
+	}
+	works, noted := false, false
+	if ctx != nil {
+		works, noted = lease.Record(ctx, string(data))
+	}
 	switch {
-	case len(data) > maxResult:
-		return invalid("record result", fmt.Sprintf("data of %d bytes, %d are allowed", len(data), maxResult))
-	case ctx == nil || !lease.Record(ctx, string(data)):
-		return invalid("record result", "ctx is none of a handler that runs")
+	case !works:
+		return invalid(op, "ctx is none of a handler that runs")
+	case !noted:
+		return fmt.Errorf("sluice: %s: %w", op, ErrStale)
 	}
 	return nil
 }

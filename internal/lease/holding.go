@@ -37,6 +37,7 @@ type Hold struct {
 	mu       sync.Mutex // guards what follows
 	until    time.Time
 	over     bool
+	returned bool      // the work has
 	deadline time.Time // by when the handler must return; zero for never
 	note     any       // of who works on it, for who decides what becomes of it
 	found    string    // the result of the work
@@ -51,15 +52,16 @@ func in(ctx context.Context, do func(h *Hold)) {
 	}
 }
 
-// Record notes the result of the work in the Hold that a context is for. Reports whether it has one
-// that has not ended.
-func Record(ctx context.Context, result string) (held bool) {
+// Record notes the result of the work in the Hold that a context is for, unless that has ended. It
+// reports whether the context is that of work which has not returned, and whether the result was
+// noted.
+func Record(ctx context.Context, result string) (works, noted bool) {
 	in(ctx, func(h *Hold) {
-		if held = !h.over; held {
+		if works, noted = !h.returned, !h.over; noted {
 			h.found = result
 		}
 	})
-	return held
+	return works, noted
 }
 
 // Recorded returns the result that was recorded last in the Hold that a context is for.
@@ -128,6 +130,13 @@ func (h *Hold) End() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.over = true
+}
+
+// Return ends it for good, since the work has returned. It has no deadline any more.
+func (h *Hold) Return() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.over, h.returned, h.deadline = true, true, time.Time{}
 }
 
 // Valid reports whether it is held now.

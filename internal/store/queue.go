@@ -232,7 +232,7 @@ func asArguments(ids []string) []any {
 }
 
 // Purge removes all tasks.
-func (q *Queue) Purge() redisexec.Request { return q.scripts.Purge.Request(q.stock) }
+func (q *Queue) Purge() redisexec.Request { return q.replicated(q.scripts.Purge.Request(q.stock)) }
 
 // Payloads is up to how many bytes a payload is shown, as it is stored.
 type Payloads int

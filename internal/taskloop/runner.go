@@ -71,8 +71,7 @@ func (l *loop) deliver(d *delivery) {
 	if len(l.queues) > 1 && !d.called.IsZero() {
 		d.took = max(time.Since(d.called), 1)
 	}
-	d.hold.End()
-	d.hold.SetDeadline(time.Time{}) // it has returned, and is not stuck
+	d.hold.Return() // and is not stuck
 	d.cancel(nil)
 	if !l.completions.put(d) {
 		l.leave(d)

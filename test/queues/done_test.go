@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
@@ -258,6 +260,41 @@ func TestRecordResult(t *testing.T) {
 		for _, ctx := range []context.Context{b.Context(), escaped} {
 			require.ErrorIs(b, sluice.RecordResult(ctx, nil), sluice.ErrInvalid)
 		}
+	})
+}
+
+// TestRecordResult_OfATaskThatIsGone: a handler that has lost its lease, or whose task was cancelled,
+// is told so. Once it has returned, its ctx is a mistake of the program.
+func TestRecordResult_OfATaskThatIsGone(t *testing.T) {
+	eachRemembering(t, func(b remembering) {
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "canceled"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "stuck"})
+		results := map[string]chan error{"canceled": make(chan error, 1), "stuck": make(chan error, 1)}
+		var escaped atomic.Value
+		handler := func(ctx context.Context, e sluice.Entry) error {
+			defer escaped.Store(ctx)
+			if e.ID == "canceled" {
+				_, err := b.Q.Cancel(ctx, e.ID)
+				assert.NoError(b, err)
+			}
+			for sluice.LeaseValid(ctx) {
+				time.Sleep(time.Millisecond)
+			}
+			select {
+			case results[e.ID] <- sluice.RecordResult(ctx, []byte("late")):
+			default: // it was handed out again
+			}
+			return nil
+		}
+		w := &sluice.Worker{Queue: b.Q, Handler: handler, Timeout: 500 * time.Millisecond, Grace: time.Millisecond}
+		stop := systest.StartWorker(b.T, w)
+		for id, result := range results {
+			err := <-result
+			require.ErrorIs(b, err, sluice.ErrStale, id)
+			require.NotErrorIs(b, err, sluice.ErrInvalid, id)
+		}
+		require.NoError(b, stop())
+		require.ErrorIs(b, sluice.RecordResult(escaped.Load().(context.Context), nil), sluice.ErrInvalid)
 	})
 }
 

@@ -51,6 +51,8 @@ func TestQueue_NeedsReplicas(t *testing.T) {
 		func() (any, any, error) { s, err := q.Cancel(ctx, "absent"); return sluice.StateAbsent, s, err },
 		func() (any, any, error) { es, err := q.Pop(ctx, 4); return 1, len(es), err },
 		func() (any, any, error) { return nil, nil, q.Dequeue(ctx, e) },
+		func() (any, any, error) { return nil, nil, q.Purge(ctx) },
+		func() (any, any, error) { return nil, nil, q.Purge(ctx) }, // of an empty queue
 	} {
 		want, got, err := operation()
 		require.Equal(t, want, got, "%d", i)

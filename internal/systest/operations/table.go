@@ -152,7 +152,7 @@ var Table = []Operation{
 			limits, err := f.Queue.Limits(ctx)
 			return &limits, err // none is an answer, too
 		}},
-	{Name: "Queue.Purge", Needs: Due, Lost: Unknown, NoChaos: "it would take the tasks of all clients",
+	{Name: "Queue.Purge", Needs: Due, Lost: Unknown, Replicated: true, NoChaos: "it would take the tasks of all clients",
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.Purge(ctx) }},
 
 	{Name: "Worker.Run", Needs: Due, Lost: GoesOn, Hooks: "TasksClaimed TaskStarted TaskFinished", NoModel: "what it sends depends on timing: chaos has it",
