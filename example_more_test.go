@@ -272,7 +272,7 @@ func ExampleWithDeadLimit() {
 		log.Fatal(err)
 	}
 	stats, err := queue.Stats(ctx)
-	fmt.Println(stats.Dead, stats.Dropped, err)
+	fmt.Println(stats.Dead, stats.Trimmed, err)
 	// Output: 0 0 <nil>
 }
 

@@ -149,7 +149,7 @@ func ExampleLockHooks() {
 	defer done()
 	ctx := context.Background()
 	locker, err := sluice.NewLocker(rdb, sluice.WithMaxWait(50*time.Millisecond), sluice.WithLockHooks(sluice.LockHooks{
-		WaitEnded: func(_ context.Context, i sluice.WaitEnded) {
+		LockWaitFailed: func(_ context.Context, i sluice.LockWaitFailed) {
 			fmt.Println(i.Name, "was held all the time:", errors.Is(i.Err, sluice.ErrLocked))
 		},
 	}))

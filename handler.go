@@ -221,7 +221,7 @@ func KindBackoff(f func(attempt int, err error) time.Duration) KindOption {
 //
 // It panics, since the program is wrong, if the kind has more than 256 bytes or is there already,
 // if the handler or an option is nil, and once the Mux serves.
-func (m *Mux) Handle(name string, h Handler, opts ...KindOption) {
+func (m *Mux) Handle(kind string, h Handler, opts ...KindOption) {
 	k := &kindRule{handler: h}
 	for _, opt := range opts {
 		if opt == nil {
@@ -234,16 +234,16 @@ func (m *Mux) Handle(name string, h Handler, opts ...KindOption) {
 	switch {
 	case m.serves.Load() != nil:
 		panic("sluice: Mux.Handle: it serves already")
-	case len(name) > store.MaxHeaderKey:
+	case len(kind) > store.MaxHeaderKey:
 		panic(fmt.Sprintf("sluice: Mux.Handle: a kind has %d bytes at most", store.MaxHeaderKey))
-	case m.kinds[name] != nil:
-		panic(fmt.Sprintf("sluice: Mux.Handle: kind %q is there already", name))
+	case m.kinds[kind] != nil:
+		panic(fmt.Sprintf("sluice: Mux.Handle: kind %q is there already", kind))
 	case h == nil:
-		panic(fmt.Sprintf("sluice: Mux.Handle: nil handler of kind %q", name))
+		panic(fmt.Sprintf("sluice: Mux.Handle: nil handler of kind %q", kind))
 	case m.kinds == nil:
 		m.kinds = map[string]*kindRule{}
 	}
-	m.kinds[name] = k
+	m.kinds[kind] = k
 }
 
 // Use adds functions that are called around the handlers, for each task, also of an unknown kind:

@@ -19,7 +19,7 @@ type contextKey string
 // every makes happen what each of the hooks is told, and returns the contexts of the two that
 // return one.
 func every(ctx context.Context, l lockOptions, tasks hookList[QueueHooks]) (sending, started context.Context) {
-	for _, what := range []locks.What{locks.WaitEnded, locks.Acquired, locks.Released, locks.Lost} {
+	for _, what := range []locks.What{locks.WaitFailed, locks.Acquired, locks.Released, locks.Lost} {
 		for _, hook := range l.Hooks {
 			hook(ctx, locks.Event{What: what})
 		}
@@ -46,10 +46,10 @@ type allHooks struct {
 func all(do func(ctx context.Context, name string) context.Context) allHooks {
 	bg := context.Background()
 	return allHooks{LockHooks{
-		WaitEnded:    func(ctx context.Context, _ WaitEnded) { do(ctx, "ended") },
-		LockAcquired: func(ctx context.Context, _ LockAcquired) { do(ctx, "acquired") },
-		LockReleased: func(LockReleased) { do(bg, "released") },
-		LockLost:     func(LockLost) { do(bg, "lost") },
+		LockWaitFailed: func(ctx context.Context, _ LockWaitFailed) { do(ctx, "ended") },
+		LockAcquired:   func(ctx context.Context, _ LockAcquired) { do(ctx, "acquired") },
+		LockReleased:   func(LockReleased) { do(bg, "released") },
+		LockLost:       func(LockLost) { do(bg, "lost") },
 	}, QueueHooks{
 		TasksSending: func(ctx context.Context, _ TasksSending) context.Context { return do(ctx, "sending") },
 		TasksSent:    func(ctx context.Context, _ TasksSent) { do(ctx, "sent") },

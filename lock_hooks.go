@@ -20,12 +20,12 @@ type LockHooks struct {
 	// LockAcquired is called when Lock, TryLock, Do, LockAll, DoAll or Adopt has got a lock, before
 	// that returns or calls its function. ctx is the call's.
 	LockAcquired func(ctx context.Context, i LockAcquired)
-	// WaitEnded is called, instead, when Lock, Do, LockAll or DoAll has waited in vain: it returns
-	// without the lock. Of LockAll and DoAll it is told the name of the lock that they did not get;
-	// of those that they had got, and give back, LockReleased is called. It is not called for
-	// TryLock, nor where there was nothing to wait for: with bad arguments, or a Locker that was
-	// closed before. ctx is the call's, and may have ended.
-	WaitEnded func(ctx context.Context, i WaitEnded)
+	// LockWaitFailed is called when Lock, Do, LockAll or DoAll returns without the lock after
+	// waiting for it. For LockAll and DoAll, its Name is the lock that they did not get; for each
+	// lock that they had got, and give back, LockReleased is called. It is not called for TryLock,
+	// nor where there was nothing to wait for: with bad arguments, or a Locker that was closed
+	// before. ctx is the call's, and may have ended.
+	LockWaitFailed func(ctx context.Context, i LockWaitFailed)
 	// LockReleased is called when a lock was given up that had not been lost: by Unlock, UnlockAll,
 	// Close, Detach or the end of Do. Of each lock for which LockAcquired was called (or would have
 	// been) either it or LockLost is called, once, and after LockAcquired has returned. The next
@@ -45,8 +45,8 @@ type LockAcquired struct {
 	Owner      string        // the label that WithOwner gave; empty without it
 }
 
-// WaitEnded is what the hook WaitEnded is told.
-type WaitEnded struct {
+// LockWaitFailed is what the hook LockWaitFailed is told.
+type LockWaitFailed struct {
 	Name   string        // as given to Lock
 	Waited time.Duration // from the call until its end
 	Owner  string        // the label that WithOwner gave; empty without it
@@ -71,7 +71,7 @@ type LockLost struct {
 // WithLockHooks has h called for locks. Given several times, the hooks of all are called, in that
 // order: those of the Locker before those of a call. Defaults to none.
 func WithLockHooks(h LockHooks) LockOption {
-	isSet := h.LockAcquired != nil || h.WaitEnded != nil || h.LockReleased != nil || h.LockLost != nil
+	isSet := h.LockAcquired != nil || h.LockWaitFailed != nil || h.LockReleased != nil || h.LockLost != nil
 	return func(o *lockOptions) {
 		if isSet {
 			o.Hooks = append(slices.Clip(o.Hooks), h.tell)
@@ -86,9 +86,9 @@ func (h *LockHooks) tell(ctx context.Context, e locks.Event) {
 		callHook(h.LockAcquired != nil, func() {
 			h.LockAcquired(ctx, LockAcquired{Name: e.Name, Waited: e.Waited, HandedOver: e.What == locks.TakenOver, Owner: e.Owner})
 		})
-	case locks.WaitEnded:
-		callHook(h.WaitEnded != nil, func() {
-			h.WaitEnded(ctx, WaitEnded{Name: e.Name, Waited: e.Waited, Owner: e.Owner, Err: e.Err})
+	case locks.WaitFailed:
+		callHook(h.LockWaitFailed != nil, func() {
+			h.LockWaitFailed(ctx, LockWaitFailed{Name: e.Name, Waited: e.Waited, Owner: e.Owner, Err: e.Err})
 		})
 	case locks.Released, locks.HandedOver:
 		callHook(h.LockReleased != nil, func() {

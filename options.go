@@ -296,7 +296,7 @@ func WithPollInterval(d time.Duration) QueueOption {
 }
 
 // WithDeadLimit bounds the number of dead letters to n: more are dropped for good, those first that
-// died first. Stats.Dropped counts what was dropped. Negative is no limit.
+// died first. Stats.Trimmed counts what was dropped. Negative is no limit.
 // Defaults to none.
 //
 // Bury, a Worker, or a claim that finds the attempts of a task used up, buries the task and drops
@@ -317,7 +317,7 @@ func WithDeadLimit(n int) QueueOption {
 
 // WithDeadAge drops dead letters that died longer ago than d, by the server's clock, as
 // WithDeadLimit drops those beyond its limit: beside burials, and when a Worker of a Queue with
-// this option says that it lives, be it idle. Stats.Dropped counts them too.
+// this option says that it lives, be it idle. Stats.Trimmed counts them too.
 //
 // Without such a Worker, old letters stay until the next burial. At least 1ms; negative is no
 // limit. Defaults to none.

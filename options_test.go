@@ -409,7 +409,7 @@ func TestOptions_ZeroIsNotGivenAndNegativeIsNone(t *testing.T) {
 			require.NoError(b, b.On(b.RDB, opts...).Dequeue(ctx, b.ClaimOne(time.Minute)))
 			s, err := b.Q.Stats(ctx)
 			require.NoError(b, err)
-			return s.Retained
+			return s.Done
 		}
 		require.Zero(b, retained(sluice.WithRetention(time.Hour), sluice.WithRetention(-1)))
 		require.EqualValues(b, 1, retained(sluice.WithRetention(time.Hour), sluice.WithRetention(0)))

@@ -29,10 +29,11 @@ import (
 // steps, and of the scheduled ones each thousand leased ones that are due between them are a step.
 // If one fails, the tasks read before are returned beside the error. ErrInvalid: n is less than 1,
 // the state is none of these, or after is not of its list.
-func (q *Queue) List(ctx context.Context, s State, after TaskInfo, n int, opts ...ReadOption) (listed []TaskInfo, err error) {
+func (q *Queue) List(ctx context.Context, s State, after TaskInfo, n int, opts ...ReadOption) ([]TaskInfo, error) {
 	if err := q.checkArgument("list", n > 0, "n must be at least 1"); err != nil {
 		return nil, err
 	}
+	var listed []TaskInfo
 	for t, failed := range q.listed(ctx, "list", s, after, n, opts) {
 		if failed != nil {
 			return listed, failed
@@ -217,21 +218,32 @@ type Stats struct {
 	Leased int64
 	// Dead is how many are among the dead letters.
 	Dead int64
-	// What became of tasks, in any process: Done were finished by a Worker or Dequeue, discarded, or
-	// taken by Pop; Retried failed, and are to be tried again; Buried were put among the dead letters; Lost
-	// are leases that ran out, so that the task was handed out again, or buried; Dropped are dead
-	// letters that went because of WithDeadLimit or WithDeadAge. They begin at 0 when nothing was
-	// counted, or fewer than 16, and no Worker ran, for a day; nothing else makes them fall. A
-	// server that denies HINCRBY counts nothing.
-	Done, Retried, Buried, Lost, Dropped int64
-	// Retained is how many finished tasks are remembered: see WithRetention.
-	Retained int64
+	// Done is how many are in StateDone: finished, and remembered by WithRetention.
+	Done int64
+	// Finished is how many tasks were finished by a Worker or Dequeue, discarded, or taken by Pop.
+	//
+	// This counter and the next four are of all processes. They begin again at 0 after a day in which
+	// no Worker ran and fewer than 16 tasks were counted; nothing else makes them fall. A server
+	// that denies HINCRBY counts nothing.
+	Finished int64
+	// Retried is how many attempts failed, after which the task was to be tried again.
+	Retried int64
+	// Buried is how many tasks were put among the dead letters.
+	Buried int64
+	// Lost is how many leases ran out: a claim found that, and handed the task out again, or buried
+	// it. So it counts the leases of Workers that died, and of loops with Claim, too.
+	// WorkerStats.Lost is what a Worker has noticed itself.
+	Lost int64
+	// Trimmed is how many dead letters were removed by WithDeadLimit or WithDeadAge. Those that Drop
+	// removed are not counted.
+	Trimmed int64
 	// Workers is how many Workers run, of all processes: see Queue.Workers.
 	Workers int
-	// Worked is when a Worker was last seen, by the server's clock. Zero if none was for a day.
-	Worked time.Time
-	// OldestDue is for how long the first due task has been due.
-	OldestDue time.Duration
+	// WorkerSeen is when a Worker last reported itself, by the server's clock. Zero if none has for a
+	// day.
+	WorkerSeen time.Time
+	// Lateness is for how long the first due task has been due; 0 if none is.
+	Lateness time.Duration
 	// NextDue is when the first task is due that is scheduled or, because its lease ends,
 	// leased, by the server's clock. Zero if there is none.
 	NextDue time.Time
@@ -267,8 +279,8 @@ func (q *Queue) stats(ctx context.Context, op string) (Stats, error) {
 func statsOf(s store.Stats) Stats {
 	return Stats{
 		Due: s.Due, Scheduled: s.Scheduled, Leased: s.Leased, Dead: s.Dead,
-		Done: s.Done, Retried: s.Retried, Buried: s.Buried, Lost: s.Lost, Dropped: s.Dropped, Retained: s.Retained,
-		Workers: s.Workers, Worked: s.Worked, OldestDue: s.OldestDue, NextDue: s.NextDue,
+		Finished: s.Finished, Retried: s.Retried, Buried: s.Buried, Lost: s.Lost, Trimmed: s.Trimmed, Done: s.Done,
+		Workers: s.Workers, WorkerSeen: s.WorkerSeen, Lateness: s.Lateness, NextDue: s.NextDue,
 		Paused: s.Paused, PausedUntil: s.PausedUntil, Waiting: s.Waiting, Limits: Limits(s.Limits),
 	}
 }

@@ -122,7 +122,7 @@ func (q *Queue) Extend(ctx context.Context, e Entry, lease time.Duration) error 
 // too late; what Extend returns else. KeepAlive does not end before fn does. It leaves nothing
 // behind, except an extension under way: one that comes to the server after the caller's word on
 // the task is stale.
-func (q *Queue) KeepAlive(ctx context.Context, e Entry, lease time.Duration, fn func(ctx context.Context) error) (err error) {
+func (q *Queue) KeepAlive(ctx context.Context, e Entry, lease time.Duration, fn func(ctx context.Context) error) error {
 	if fn == nil {
 		return invalid("keep alive", "fn is nil")
 	}
@@ -134,12 +134,17 @@ func (q *Queue) KeepAlive(ctx context.Context, e Entry, lease time.Duration, fn 
 	if err != nil {
 		return wrap("keep alive", q.name, err)
 	}
+	return callKept(func() error { return fn(held) }, func() error { return wrap("keep alive", q.name, end()) })
+}
+
+// callKept calls work, and end when that has returned or panicked. It joins their errors.
+func callKept(work, end func() error) (err error) {
 	defer func() {
 		if lost := end(); lost != nil {
-			err = errors.Join(err, wrap("keep alive", q.name, lost))
+			err = errors.Join(err, lost)
 		}
 	}()
-	return fn(held)
+	return work()
 }
 
 // checkExtension checks the arguments of an operation that extends leases. It returns the claimed

@@ -439,7 +439,7 @@ func TestQueue_StatsCountDueAndScheduled(t *testing.T) {
 		s := b.Stats()
 		require.Equal(b, int64(1), s.Due)
 		require.Equal(b, int64(2), s.Scheduled)
-		require.InDelta(b, 3600, s.OldestDue.Seconds(), 10)
+		require.InDelta(b, 3600, s.Lateness.Seconds(), 10)
 		require.True(b, ahead.Equal(s.NextDue), "%v, not %v", s.NextDue, ahead)
 	})
 }

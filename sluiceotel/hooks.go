@@ -33,7 +33,7 @@ const (
 //	sluice.lock.lost           locks that were lost
 func (t *Telemetry) LockHooks() sluice.LockHooks {
 	return sluice.LockHooks{
-		LockAcquired: t.lockAcquired, WaitEnded: t.waitEnded, LockReleased: t.lockReleased, LockLost: t.lockWasLost,
+		LockAcquired: t.lockAcquired, LockWaitFailed: t.lockWaitFailed, LockReleased: t.lockReleased, LockLost: t.lockWasLost,
 	}
 }
 
@@ -52,7 +52,7 @@ func (t *Telemetry) LockHooks() sluice.LockHooks {
 //	messaging.client.consumed.messages   tasks that were claimed
 //	messaging.process.duration           of handlers
 //	sluice.task.lateness                 how long after it was due a task was claimed
-//	sluice.task.outcomes                 by sluice.task.disposition: done, retried, buried, canceled, released, discarded, again, lost
+//	sluice.task.dispositions             by sluice.task.disposition: done, retried, buried, canceled, released, discarded, again, lost
 //	sluice.task.stuck                    handlers that got stuck: see sluice.Worker.Timeout
 //	sluice.worker.running                handlers that are running
 //
@@ -69,7 +69,7 @@ func (t *Telemetry) lockAcquired(ctx context.Context, i sluice.LockAcquired) {
 	t.lockWait.Record(ctx, i.Waited.Seconds(), t.ofLock(i.Name, keyHandedOver.Bool(i.HandedOver)))
 }
 
-func (t *Telemetry) waitEnded(ctx context.Context, i sluice.WaitEnded) {
+func (t *Telemetry) lockWaitFailed(ctx context.Context, i sluice.LockWaitFailed) {
 	t.lockFailed.Add(ctx, 1, t.ofLock(i.Name, errorType(i.Err, otherError)))
 }
 
@@ -205,7 +205,7 @@ func (t *Telemetry) taskFinished(ctx context.Context, i sluice.TaskFinished) {
 	attributes := ofTask(i.Queue, i.Entry)
 	t.running.Add(ctx, -1, metric.WithAttributes(attributes...))
 	disposition := keyDisposition.String(i.Disposition.String())
-	t.outcomes.Add(ctx, 1, metric.WithAttributes(append(ofTask(i.Queue, i.Entry), disposition)...))
+	t.dispositions.Add(ctx, 1, metric.WithAttributes(append(ofTask(i.Queue, i.Entry), disposition)...))
 	if i.Disposition == sluice.DispositionAgain || i.Disposition == sluice.DispositionDiscarded { // nothing has failed
 		i.Err = nil
 	}

@@ -41,7 +41,7 @@ type instruments struct {
 	consumed           messagingconv.ClientConsumedMessages
 	process            messagingconv.ProcessDuration
 	lateness           metric.Float64Histogram
-	outcomes           metric.Int64Counter
+	dispositions       metric.Int64Counter
 	stuck              metric.Int64Counter
 	running            metric.Int64UpDownCounter
 }
@@ -58,7 +58,7 @@ func newInstruments(m metric.Meter) (i instruments, err error) {
 		metric.WithDescription("Calls that have waited for a lock in vain."))
 	i.lateness, errs[3] = m.Float64Histogram("sluice.task.lateness", metric.WithUnit("s"),
 		metric.WithDescription("How long after they were due tasks were begun."), metric.WithExplicitBucketBoundaries(longBounds...))
-	i.outcomes, errs[4] = m.Int64Counter("sluice.task.outcomes", metric.WithUnit("{task}"),
+	i.dispositions, errs[4] = m.Int64Counter("sluice.task.dispositions", metric.WithUnit("{task}"),
 		metric.WithDescription("What became of tasks that a handler was given."))
 	i.stuck, errs[11] = m.Int64Counter("sluice.task.stuck", metric.WithUnit("{task}"),
 		metric.WithDescription("Handlers that have not returned long after their timeout."))

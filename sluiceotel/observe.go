@@ -22,11 +22,11 @@ var queueCounters = []struct {
 	name, description string
 	of                func(s sluice.Stats) int64
 }{
-	{"sluice.queue.done", "Tasks that were done, in any process.", func(s sluice.Stats) int64 { return s.Done }},
+	{"sluice.queue.finished", "Tasks that were finished, discarded or popped, in any process.", func(s sluice.Stats) int64 { return s.Finished }},
 	{"sluice.queue.retried", "Tasks that failed and are to be tried again, in any process.", func(s sluice.Stats) int64 { return s.Retried }},
 	{"sluice.queue.buried", "Tasks that were put among the dead letters, by any process.", func(s sluice.Stats) int64 { return s.Buried }},
 	{"sluice.queue.lost", "Leases that ran out, in any process.", func(s sluice.Stats) int64 { return s.Lost }},
-	{"sluice.queue.dropped", "Dead letters that were dropped by a limit.", func(s sluice.Stats) int64 { return s.Dropped }},
+	{"sluice.queue.trimmed", "Dead letters that were removed by a limit.", func(s sluice.Stats) int64 { return s.Trimmed }},
 }
 
 // queueGauges are whole numbers of a queue's state.
@@ -49,12 +49,12 @@ var queueGauges = []struct {
 // of them report the same numbers.
 //
 //	sluice.queue.tasks          tasks by sluice.task.state: due, scheduled, leased, dead, and done: finished ones that are remembered
-//	sluice.queue.oldest_due     for how long the first due task has been due, in seconds
-//	sluice.queue.done           tasks that were done, a counter, as are the next four
+//	sluice.queue.lateness       for how long the first due task has been due, in seconds
+//	sluice.queue.finished       tasks that were finished, discarded or popped, a counter, as are the next four
 //	sluice.queue.retried        tasks that failed and are to be tried again
 //	sluice.queue.buried         tasks that were put among the dead letters
 //	sluice.queue.lost           leases that ran out
-//	sluice.queue.dropped        dead letters that WithDeadLimit and WithDeadAge have dropped
+//	sluice.queue.trimmed        dead letters that WithDeadLimit and WithDeadAge have removed
 //	sluice.queue.workers        Workers that run
 //	sluice.queue.waiting        clients that wait for tasks, see sluice.Stats
 //	sluice.queue.paused         1 while the queue is paused, else 0
@@ -62,14 +62,14 @@ var queueGauges = []struct {
 //	sluice.queue.limit.rate     how many tasks may be handed out in a second; only of a queue with this limit
 //
 // The counters are the server's, for all processes: also for those that have no hooks or were
-// killed, of which sluice.task.outcomes does not tell. They begin at 0 after a day without work,
+// killed, of which sluice.task.dispositions does not tell. They begin at 0 after a day without work,
 // and may fall a little in a failover, which rate() takes for a beginning at 0: deriv() does not.
 //
 // A queue whose server does not answer has no values in that collection, and its error goes to
 // OpenTelemetry's error handler.
 func (t *Telemetry) Observe(queues ...*sluice.Queue) (metric.Registration, error) {
 	tasks, err1 := t.meter.Int64ObservableGauge("sluice.queue.tasks", metric.WithUnit("{task}"), metric.WithDescription("Tasks in a queue."))
-	oldest, err2 := t.meter.Float64ObservableGauge("sluice.queue.oldest_due", metric.WithUnit("s"),
+	lateness, err2 := t.meter.Float64ObservableGauge("sluice.queue.lateness", metric.WithUnit("s"),
 		metric.WithDescription("For how long the first due task has been due."))
 	limitRunning, err3 := t.meter.Int64ObservableGauge("sluice.queue.limit.running", metric.WithUnit("{task}"),
 		metric.WithDescription("How many tasks may be leased at a time."))
@@ -83,11 +83,11 @@ func (t *Telemetry) Observe(queues ...*sluice.Queue) (metric.Registration, error
 		return forEach(ctx, queues, func(q *sluice.Queue, s sluice.Stats) {
 			of := []attribute.KeyValue{system, semconv.MessagingDestinationName(q.Name())}
 			for state, n := range map[sluice.State]int64{
-				sluice.StateDue: s.Due, sluice.StateScheduled: s.Scheduled, sluice.StateLeased: s.Leased, sluice.StateDead: s.Dead, sluice.StateDone: s.Retained,
+				sluice.StateDue: s.Due, sluice.StateScheduled: s.Scheduled, sluice.StateLeased: s.Leased, sluice.StateDead: s.Dead, sluice.StateDone: s.Done,
 			} {
 				o.ObserveInt64(tasks, n, metric.WithAttributes(append(of, keyState.String(state.String()))...))
 			}
-			o.ObserveFloat64(oldest, s.OldestDue.Seconds(), metric.WithAttributes(of...))
+			o.ObserveFloat64(lateness, s.Lateness.Seconds(), metric.WithAttributes(of...))
 			for _, n := range numbers {
 				o.ObserveInt64(n.Int64Observable, n.of(s), metric.WithAttributes(of...))
 			}
@@ -99,7 +99,7 @@ func (t *Telemetry) Observe(queues ...*sluice.Queue) (metric.Registration, error
 			}
 		})
 	}
-	observed := []metric.Observable{tasks, oldest, limitRunning, limitRate}
+	observed := []metric.Observable{tasks, lateness, limitRunning, limitRate}
 	for _, n := range numbers {
 		observed = append(observed, n.Int64Observable)
 	}

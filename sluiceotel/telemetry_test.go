@@ -288,37 +288,37 @@ func TestTelemetry_CountsWhatBecomesOfTasks(t *testing.T) {
 	queue := "messaging.destination.name=" + q.Name()
 	got := r.points(t)
 	for point, want := range map[string]float64{
-		"messaging.client.sent.messages{" + queue + ",messaging.operation.name=send,messaging.system=sluice,sluice.task.outcome=added}":                6,
-		"messaging.client.sent.messages{" + queue + ",messaging.operation.name=send,messaging.system=sluice,sluice.task.outcome=updated}":              1,
-		"messaging.client.operation.duration{" + queue + ",messaging.operation.name=send,messaging.operation.type=send,messaging.system=sluice}":       7,
-		"messaging.client.consumed.messages{" + queue + ",messaging.operation.name=receive,messaging.system=sluice}":                                   6,
-		"messaging.process.duration{" + queue + ",messaging.operation.name=process,messaging.system=sluice}":                                           3,
-		"messaging.process.duration{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.kind=k}":                        1,
-		"messaging.process.duration{error.type=deadline_exceeded," + queue + ",messaging.operation.name=process,messaging.system=sluice}":              1,
-		"sluice.task.lateness{" + queue + ",messaging.operation.name=process,messaging.system=sluice}":                                                 5,
-		"sluice.task.lateness{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.kind=k}":                              1,
-		"sluice.task.outcomes{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.disposition=done}":                    1,
-		"sluice.task.outcomes{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.disposition=done,sluice.task.kind=k}": 1,
-		"sluice.task.outcomes{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.disposition=retried}":                 1,
-		"sluice.task.outcomes{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.disposition=again}":                   1,
-		"sluice.task.outcomes{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.disposition=discarded}":               1,
-		"sluice.task.outcomes{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.disposition=buried}":                  1,
-		"sluice.worker.running{" + queue + ",messaging.operation.name=process,messaging.system=sluice}":                                                0,
-		"sluice.worker.running{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.kind=k}":                             0,
-		"sluice.queue.tasks{" + queue + ",messaging.system=sluice,sluice.task.state=due}":                                                              0,
-		"sluice.queue.tasks{" + queue + ",messaging.system=sluice,sluice.task.state=scheduled}":                                                        2,
-		"sluice.queue.tasks{" + queue + ",messaging.system=sluice,sluice.task.state=leased}":                                                           0,
-		"sluice.queue.tasks{" + queue + ",messaging.system=sluice,sluice.task.state=dead}":                                                             1,
-		"sluice.queue.tasks{" + queue + ",messaging.system=sluice,sluice.task.state=done}":                                                             1, // of two, one was forgotten
-		"sluice.queue.oldest_due{" + queue + ",messaging.system=sluice}":                                                                               0,
-		"sluice.queue.dropped{" + queue + ",messaging.system=sluice}":                                                                                  1,
-		"sluice.queue.done{" + queue + ",messaging.system=sluice}":                                                                                     3, // with the discarded one
-		"sluice.queue.retried{" + queue + ",messaging.system=sluice}":                                                                                  1,
-		"sluice.queue.buried{" + queue + ",messaging.system=sluice}":                                                                                   2, // dropOne has, too
-		"sluice.queue.lost{" + queue + ",messaging.system=sluice}":                                                                                     0,
-		"sluice.queue.workers{" + queue + ",messaging.system=sluice}":                                                                                  0,
-		"sluice.queue.paused{" + queue + ",messaging.system=sluice}":                                                                                   0,
-		"sluice.queue.waiting{" + queue + ",messaging.system=sluice}":                                                                                  0,
+		"messaging.client.sent.messages{" + queue + ",messaging.operation.name=send,messaging.system=sluice,sluice.task.outcome=added}":                    6,
+		"messaging.client.sent.messages{" + queue + ",messaging.operation.name=send,messaging.system=sluice,sluice.task.outcome=updated}":                  1,
+		"messaging.client.operation.duration{" + queue + ",messaging.operation.name=send,messaging.operation.type=send,messaging.system=sluice}":           7,
+		"messaging.client.consumed.messages{" + queue + ",messaging.operation.name=receive,messaging.system=sluice}":                                       6,
+		"messaging.process.duration{" + queue + ",messaging.operation.name=process,messaging.system=sluice}":                                               3,
+		"messaging.process.duration{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.kind=k}":                            1,
+		"messaging.process.duration{error.type=deadline_exceeded," + queue + ",messaging.operation.name=process,messaging.system=sluice}":                  1,
+		"sluice.task.lateness{" + queue + ",messaging.operation.name=process,messaging.system=sluice}":                                                     5,
+		"sluice.task.lateness{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.kind=k}":                                  1,
+		"sluice.task.dispositions{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.disposition=done}":                    1,
+		"sluice.task.dispositions{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.disposition=done,sluice.task.kind=k}": 1,
+		"sluice.task.dispositions{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.disposition=retried}":                 1,
+		"sluice.task.dispositions{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.disposition=again}":                   1,
+		"sluice.task.dispositions{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.disposition=discarded}":               1,
+		"sluice.task.dispositions{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.disposition=buried}":                  1,
+		"sluice.worker.running{" + queue + ",messaging.operation.name=process,messaging.system=sluice}":                                                    0,
+		"sluice.worker.running{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.kind=k}":                                 0,
+		"sluice.queue.tasks{" + queue + ",messaging.system=sluice,sluice.task.state=due}":                                                                  0,
+		"sluice.queue.tasks{" + queue + ",messaging.system=sluice,sluice.task.state=scheduled}":                                                            2,
+		"sluice.queue.tasks{" + queue + ",messaging.system=sluice,sluice.task.state=leased}":                                                               0,
+		"sluice.queue.tasks{" + queue + ",messaging.system=sluice,sluice.task.state=dead}":                                                                 1,
+		"sluice.queue.tasks{" + queue + ",messaging.system=sluice,sluice.task.state=done}":                                                                 1, // of two, one was forgotten
+		"sluice.queue.lateness{" + queue + ",messaging.system=sluice}":                                                                                     0,
+		"sluice.queue.trimmed{" + queue + ",messaging.system=sluice}":                                                                                      1,
+		"sluice.queue.finished{" + queue + ",messaging.system=sluice}":                                                                                     3, // with the discarded one
+		"sluice.queue.retried{" + queue + ",messaging.system=sluice}":                                                                                      1,
+		"sluice.queue.buried{" + queue + ",messaging.system=sluice}":                                                                                       2, // dropOne has, too
+		"sluice.queue.lost{" + queue + ",messaging.system=sluice}":                                                                                         0,
+		"sluice.queue.workers{" + queue + ",messaging.system=sluice}":                                                                                      0,
+		"sluice.queue.paused{" + queue + ",messaging.system=sluice}":                                                                                       0,
+		"sluice.queue.waiting{" + queue + ",messaging.system=sluice}":                                                                                      0,
 	} {
 		value, found := got[point]
 		require.True(t, found, "%s is missing in %v", point, got)

@@ -23,7 +23,7 @@ type queueResultJSON struct {
 	Scheduled   int64  `json:"scheduled"`
 	Leased      int64  `json:"leased"`
 	Dead        int64  `json:"dead"`
-	Retained    int64  `json:"retained"`
+	Done        int64  `json:"done"`
 }
 
 // control carries something out on whole queues, one after the other, and says what they held.
@@ -44,7 +44,7 @@ func (a *app) control(ctx context.Context, names []string, verb, done string, dr
 		} else if err := do(q, name, s); err != nil {
 			return err
 		}
-		r := queueResultJSON{Action: verb, DryRun: dryRun, Due: s.Due, Scheduled: s.Scheduled, Leased: s.Leased, Dead: s.Dead, Retained: s.Retained}
+		r := queueResultJSON{Action: verb, DryRun: dryRun, Due: s.Due, Scheduled: s.Scheduled, Leased: s.Leased, Dead: s.Dead, Done: s.Done}
 		r.Queue, r.QueueBase64 = bytesField(name)
 		results = append(results, r)
 		if !a.json {
@@ -59,8 +59,8 @@ func (a *app) control(ctx context.Context, names []string, verb, done string, dr
 
 func statsText(s sluice.Stats) string {
 	text := fmt.Sprintf("due %s, scheduled %s, leased %s, dead %s", inspect.Count(s.Due), inspect.Count(s.Scheduled), inspect.Count(s.Leased), inspect.Count(s.Dead))
-	if s.Retained > 0 {
-		text += ", remembered " + inspect.Count(s.Retained)
+	if s.Done > 0 {
+		text += ", done " + inspect.Count(s.Done)
 	}
 	return text
 }

@@ -180,7 +180,7 @@ func (s stage) stateOf(q *sluice.Queue, id string) string {
 
 var (
 	times = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
-	spans = regexp.MustCompile(`\b\d+(\.\d+)?(ms|s)\b|\b\d+(d|h|m)\d\d(h|m|s)\b|"oldest_due_seconds": [0-9.e-]+|"ttl_seconds": [0-9.]+`)
+	spans = regexp.MustCompile(`\b\d+(\.\d+)?(ms|s)\b|\b\d+(d|h|m)\d\d(h|m|s)\b|"lateness_seconds": [0-9.e-]+|"ttl_seconds": [0-9.]+`)
 	ports = regexp.MustCompile(`127\.0\.0\.1:\d+`)
 )
 

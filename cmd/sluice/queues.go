@@ -26,28 +26,28 @@ type queueRow struct {
 
 // queueJSON is a queue in JSON.
 type queueJSON struct {
-	Name             string      `json:"name"`
-	NameBase64       string      `json:"name_base64,omitempty"`
-	Due              int64       `json:"due"`
-	Scheduled        int64       `json:"scheduled"`
-	Leased           int64       `json:"leased"`
-	Dead             int64       `json:"dead"`
-	Retained         int64       `json:"retained"` // finished tasks that are remembered
-	Done             int64       `json:"done"`     // this and the next four begin at 0 after a day without work
-	Retried          int64       `json:"retried"`
-	Buried           int64       `json:"buried"`
-	Lost             int64       `json:"lost"`
-	Dropped          int64       `json:"dropped"`
-	Rates            *rates      `json:"rates,omitempty"` // from top's second frame on
-	Workers          int         `json:"workers"`
-	Worked           *string     `json:"worked"` // when a worker was last seen; null if none was for a day
-	OldestDueSeconds float64     `json:"oldest_due_seconds"`
-	NextDue          *string     `json:"next_due"`
-	Paused           bool        `json:"paused"`
-	PausedUntil      *string     `json:"paused_until"`
-	Limits           *limitsJSON `json:"limits"`
-	Waiting          int         `json:"waiting"` // how many clients wait for tasks
-	Error            string      `json:"error,omitempty"`
+	Name            string      `json:"name"`
+	NameBase64      string      `json:"name_base64,omitempty"`
+	Due             int64       `json:"due"`
+	Scheduled       int64       `json:"scheduled"`
+	Leased          int64       `json:"leased"`
+	Dead            int64       `json:"dead"`
+	Done            int64       `json:"done"`     // finished tasks that are remembered
+	Finished        int64       `json:"finished"` // this and the next four begin at 0 after a day without work
+	Retried         int64       `json:"retried"`
+	Buried          int64       `json:"buried"`
+	Lost            int64       `json:"lost"`
+	Trimmed         int64       `json:"trimmed"`
+	Rates           *rates      `json:"rates,omitempty"` // from top's second frame on
+	Workers         int         `json:"workers"`
+	WorkerSeen      *string     `json:"worker_seen"` // when a worker was last seen; null if none was for a day
+	LatenessSeconds float64     `json:"lateness_seconds"`
+	NextDue         *string     `json:"next_due"`
+	Paused          bool        `json:"paused"`
+	PausedUntil     *string     `json:"paused_until"`
+	Limits          *limitsJSON `json:"limits"`
+	Waiting         int         `json:"waiting"` // how many clients wait for tasks
+	Error           string      `json:"error,omitempty"`
 }
 
 type queuesJSON struct {
@@ -58,10 +58,10 @@ type queuesJSON struct {
 func (r queueRow) json() queueJSON {
 	j := queueJSON{
 		Due: r.stats.Due, Scheduled: r.stats.Scheduled, Leased: r.stats.Leased, Dead: r.stats.Dead,
-		Retained: r.stats.Retained, Done: r.stats.Done, Retried: r.stats.Retried, Buried: r.stats.Buried,
-		Lost: r.stats.Lost, Dropped: r.stats.Dropped, Rates: r.rates,
-		Workers: r.stats.Workers, Worked: jsonTime(r.stats.Worked),
-		OldestDueSeconds: r.stats.OldestDue.Seconds(), NextDue: jsonTime(r.stats.NextDue), Paused: r.stats.Paused, PausedUntil: jsonTime(r.stats.PausedUntil),
+		Done: r.stats.Done, Finished: r.stats.Finished, Retried: r.stats.Retried, Buried: r.stats.Buried,
+		Lost: r.stats.Lost, Trimmed: r.stats.Trimmed, Rates: r.rates,
+		Workers: r.stats.Workers, WorkerSeen: jsonTime(r.stats.WorkerSeen),
+		LatenessSeconds: r.stats.Lateness.Seconds(), NextDue: jsonTime(r.stats.NextDue), Paused: r.stats.Paused, PausedUntil: jsonTime(r.stats.PausedUntil),
 		Limits: toLimitsJSON(r.stats), Waiting: r.stats.Waiting,
 	}
 	j.Name, j.NameBase64 = bytesField(r.name)
@@ -115,15 +115,15 @@ func (a *app) queuesCommand() *cobra.Command {
 
 They are found by SCAN, a thousand keys at a time, on each primary. A queue that is empty leaves no
 key a day after the last task or worker, so that it is not listed. LEASED are tasks that workers
-have, or had and did not finish before their leases ended. OLDEST DUE is for how long the first due
+have, or had and did not finish before their leases ended. LATENESS is for how long the first due
 task waits. WORKERS is how many Workers run: sluice workers lists them. WAITING is how many clients
 wait for tasks: those of workers that have room. Behind them stands NO WORKER, if tasks are due and
 none runs (loops of one's own, which call Claim or Pop, do not count); behind that stand a pause and
-the limits of a queue: at its limit, as many tasks are leased as may be. "5 dropped" are dead
-letters that were dropped because of WithDeadLimit or WithDeadAge, "5 remembered" finished tasks
+the limits of a queue: at its limit, as many tasks are leased as may be. "5 trimmed" are dead
+letters that were removed because of WithDeadLimit or WithDeadAge, "5 done" finished tasks
 that are remembered because of WithRetention: ls --state done lists them.
 
---wide shows what became of tasks, too: how many were DONE, RETRIED (failed, and are to be tried again), BURIED, or LOST: leases that ran
+--wide shows what became of tasks, too: how many were FINISHED (by a worker or Dequeue, discarded, or taken by Pop), RETRIED (failed, and are to be tried again), BURIED, or LOST: leases that ran
 out. These counts begin at 0 after a day without work. Rates are in sluice top.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -185,16 +185,16 @@ func queueColumns(now time.Time, wide, rated bool) []column[queueRow] {
 	add("leased", func(s sluice.Stats) any { return inspect.Count(s.Leased) })
 	add("dead", func(s sluice.Stats) any { return inspect.Count(s.Dead) })
 	if wide {
-		add("done", func(s sluice.Stats) any { return inspect.Count(s.Done) })
+		add("finished", func(s sluice.Stats) any { return inspect.Count(s.Finished) })
 		add("retried", func(s sluice.Stats) any { return inspect.Count(s.Retried) })
 		add("buried", func(s sluice.Stats) any { return inspect.Count(s.Buried) })
 		add("lost", func(s sluice.Stats) any { return inspect.Count(s.Lost) })
 	}
-	add("oldest due", func(s sluice.Stats) any {
+	add("lateness", func(s sluice.Stats) any {
 		if s.Due == 0 {
 			return "-"
 		}
-		return span(s.OldestDue)
+		return span(s.Lateness)
 	})
 	add("next due", func(s sluice.Stats) any {
 		if s.NextDue.IsZero() {
@@ -208,7 +208,7 @@ func queueColumns(now time.Time, wide, rated bool) []column[queueRow] {
 }
 
 // notes are what stands behind a queue's figures: what is wrong, its pause, its limits, what was
-// dropped, and what is remembered.
+// trimmed, and what is done.
 func (r queueRow) notes(now time.Time) string {
 	if r.err != nil {
 		return "ERROR " + short(escape(r.err.Error()), 90)
@@ -216,8 +216,8 @@ func (r queueRow) notes(now time.Time) string {
 	var notes []string
 	if r.stats.Due > 0 && r.stats.Workers == 0 {
 		none := "NO WORKER"
-		if !r.stats.Worked.IsZero() {
-			none += " for " + span(max(0, now.Sub(r.stats.Worked)))
+		if !r.stats.WorkerSeen.IsZero() {
+			none += " for " + span(max(0, now.Sub(r.stats.WorkerSeen)))
 		}
 		notes = append(notes, none)
 	}
@@ -231,11 +231,11 @@ func (r queueRow) notes(now time.Time) string {
 	if limits := inspect.LimitsNote(r.stats); limits != "" {
 		notes = append(notes, limits)
 	}
-	if r.stats.Dropped > 0 {
-		notes = append(notes, inspect.Count(r.stats.Dropped)+" dropped")
+	if r.stats.Trimmed > 0 {
+		notes = append(notes, inspect.Count(r.stats.Trimmed)+" trimmed")
 	}
-	if r.stats.Retained > 0 {
-		notes = append(notes, inspect.Count(r.stats.Retained)+" remembered")
+	if r.stats.Done > 0 {
+		notes = append(notes, inspect.Count(r.stats.Done)+" done")
 	}
 	return strings.Join(notes, "; ")
 }

@@ -32,8 +32,8 @@ func (a *app) topCommand() *cobra.Command {
 		Use: "top", Aliases: []string{"dash"}, Short: "Watch the queues, and how many tasks end in a second",
 		Long: `Watch the queues. Keys: q quits, s sorts by the next column. The other columns are those of sluice queues.
 
-DUE/S is by how many a second the due tasks have grown since the look before. DONE/S, RETRIED/S, BURIED/S and LOST/S are how many tasks a second,
-in all processes, were done, failed and are to be tried again, were put among the dead letters, or were lost: their leases ran out.
+DUE/S is by how many a second the due tasks have grown since the look before. FINISHED/S, RETRIED/S, BURIED/S and LOST/S are how many tasks a second,
+in all processes, were finished, failed and are to be tried again, were put among the dead letters, or were lost: their leases ran out.
 
 Each interval costs one small script for each queue; every ten seconds, or twenty times as long as
 that takes, the queues are searched for, by SCAN.
@@ -146,7 +146,7 @@ var sortings = []struct {
 	name string
 	less func(a, b queueRow) int
 }{
-	{"oldest due", func(a, b queueRow) int { return int(min(1, max(-1, b.stats.OldestDue-a.stats.OldestDue))) }},
+	{"lateness", func(a, b queueRow) int { return int(min(1, max(-1, b.stats.Lateness-a.stats.Lateness))) }},
 	{"due", func(a, b queueRow) int { return sign(b.stats.Due - a.stats.Due) }},
 	{"dead", func(a, b queueRow) int { return sign(b.stats.Dead - a.stats.Dead) }},
 	{"leased", func(a, b queueRow) int { return sign(b.stats.Leased - a.stats.Leased) }},
@@ -213,17 +213,17 @@ func (m *topModel) View() string {
 // rates are how many tasks ended in a second, between two looks at a queue, and by how many those
 // that are due have grown.
 type rates struct {
-	Due     float64 `json:"due"`
-	Done    float64 `json:"done"`
-	Retried float64 `json:"retried"`
-	Buried  float64 `json:"buried"`
-	Lost    float64 `json:"lost"`
+	Due      float64 `json:"due"`
+	Finished float64 `json:"finished"`
+	Retried  float64 `json:"retried"`
+	Buried   float64 `json:"buried"`
+	Lost     float64 `json:"lost"`
 }
 
 // rateColumns are what a table shows of rates.
 var rateColumns = []column[queueRow]{
 	rateColumn("due/s", "%+.0f", func(r *rates) float64 { return r.Due }),
-	rateColumn("done/s", "%.1f", func(r *rates) float64 { return r.Done }),
+	rateColumn("finished/s", "%.1f", func(r *rates) float64 { return r.Finished }),
 	rateColumn("retried/s", "%.1f", func(r *rates) float64 { return r.Retried }),
 	rateColumn("buried/s", "%.1f", func(r *rates) float64 { return r.Buried }),
 	rateColumn("lost/s", "%.1f", func(r *rates) float64 { return r.Lost }),
@@ -252,10 +252,10 @@ func (w *watch) rated(f frame) frame {
 		}
 		grown := func(from, to int64) float64 { return float64(to-from) / seconds }
 		now := rates{
-			Due: grown(old.stats.Due, r.stats.Due), Done: grown(old.stats.Done, r.stats.Done), Retried: grown(old.stats.Retried, r.stats.Retried),
+			Due: grown(old.stats.Due, r.stats.Due), Finished: grown(old.stats.Finished, r.stats.Finished), Retried: grown(old.stats.Retried, r.stats.Retried),
 			Buried: grown(old.stats.Buried, r.stats.Buried), Lost: grown(old.stats.Lost, r.stats.Lost),
 		}
-		if min(now.Done, now.Retried, now.Buried, now.Lost) >= 0 { // else they began anew, or a failover has lost some: unknown
+		if min(now.Finished, now.Retried, now.Buried, now.Lost) >= 0 { // else they began anew, or a failover has lost some: unknown
 			f.rows[i].rates = &now
 		}
 	}

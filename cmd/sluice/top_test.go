@@ -22,7 +22,7 @@ func TestTop_SearchesATwentiethOfTheTime(t *testing.T) {
 func TestTop_Model(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	row := func(name string, due, dead int64, oldest time.Duration) queueRow {
-		return queueRow{name: name, stats: sluice.Stats{Due: due, Dead: dead, OldestDue: oldest}}
+		return queueRow{name: name, stats: sluice.Stats{Due: due, Dead: dead, Lateness: oldest}}
 	}
 	m := &topModel{watch: &watch{a: &app{}}, interval: time.Second, where: "host", width: 100, height: 20}
 	see := func(f frame) tea.Cmd {
@@ -67,12 +67,12 @@ func TestTop_Rates(t *testing.T) {
 		return queueRow{name: name, stats: s}
 	}
 	w := &watch{}
-	f := w.rated(frame{at: at, rows: []queueRow{row("a", sluice.Stats{Done: 100, Retried: 10, Buried: 50, Lost: 1}), row("fell", sluice.Stats{Done: 5, Lost: 1})}})
+	f := w.rated(frame{at: at, rows: []queueRow{row("a", sluice.Stats{Finished: 100, Retried: 10, Buried: 50, Lost: 1}), row("fell", sluice.Stats{Finished: 5, Lost: 1})}})
 	require.Nil(t, f.rows[0].rates)
 	f = w.rated(frame{at: at.Add(2 * time.Second), rows: []queueRow{
-		row("a", sluice.Stats{Due: 4, Done: 107, Retried: 14, Buried: 50, Lost: 3}), row("b", sluice.Stats{Done: 100}), row("fell", sluice.Stats{Done: 4}), {err: sluice.ErrCorrupt},
+		row("a", sluice.Stats{Due: 4, Finished: 107, Retried: 14, Buried: 50, Lost: 3}), row("b", sluice.Stats{Finished: 100}), row("fell", sluice.Stats{Finished: 4}), {err: sluice.ErrCorrupt},
 	}})
-	require.Equal(t, &rates{Due: 2, Done: 3.5, Retried: 2, Lost: 1}, f.rows[0].rates)
+	require.Equal(t, &rates{Due: 2, Finished: 3.5, Retried: 2, Lost: 1}, f.rows[0].rates)
 	require.Nil(t, f.rows[1].rates)
 	require.Nil(t, f.rows[2].rates)
 	text := tableOf(queueColumns(at, false, true), f.rows)
@@ -87,9 +87,9 @@ func TestTop_SaysNoWorker(t *testing.T) {
 	now := time.Now()
 	for want, s := range map[string]sluice.Stats{
 		"":                            {Leased: 1},
-		"5 dropped":                   {Due: 1, Workers: 1, Dropped: 5},
+		"5 trimmed":                   {Due: 1, Workers: 1, Trimmed: 5},
 		"NO WORKER":                   {Due: 1},
-		"NO WORKER for 1m30s; PAUSED": {Due: 1, Worked: now.Add(-90 * time.Second), Paused: true},
+		"NO WORKER for 1m30s; PAUSED": {Due: 1, WorkerSeen: now.Add(-90 * time.Second), Paused: true},
 	} {
 		require.Equal(t, want, queueRow{stats: s}.notes(now))
 	}

@@ -97,7 +97,7 @@ type queueWorkersJSON struct {
 	Name       string       `json:"name"`
 	NameBase64 string       `json:"name_base64,omitempty"`
 	Due        int64        `json:"due"`
-	Worked     *string      `json:"worked"` // when a Worker was last seen; null if none was for a day
+	WorkerSeen *string      `json:"worker_seen"` // when a Worker was last seen; null if none was for a day
 	Workers    []workerJSON `json:"workers"`
 	Error      string       `json:"error,omitempty"`
 }
@@ -109,7 +109,7 @@ type workersJSON struct {
 
 func (r workersRow) json() queueWorkersJSON {
 	q := r.queueRow.json()
-	j := queueWorkersJSON{Name: q.Name, NameBase64: q.NameBase64, Due: q.Due, Worked: q.Worked, Workers: []workerJSON{}, Error: q.Error}
+	j := queueWorkersJSON{Name: q.Name, NameBase64: q.NameBase64, Due: q.Due, WorkerSeen: q.WorkerSeen, Workers: []workerJSON{}, Error: q.Error}
 	for _, w := range r.workers {
 		j.Workers = append(j.Workers, workerJSON{w.ID, w.Label, w.Host, w.PID, w.Version, w.Concurrency, w.Running, w.Stuck, jsonTime(w.Started), jsonTime(w.Seen)})
 	}
@@ -237,8 +237,8 @@ func (r workersRow) noWorker(now time.Time) string {
 		return r.notes(now)
 	}
 	text := "no Worker is running, and none has in the last 24 hours"
-	if !r.stats.Worked.IsZero() {
-		text = "no Worker is running; the last one was seen " + ago(r.stats.Worked, now)
+	if !r.stats.WorkerSeen.IsZero() {
+		text = "no Worker is running; the last one was seen " + ago(r.stats.WorkerSeen, now)
 	}
 	return fmt.Sprintf("%s (%s)", text, statsText(r.stats))
 }

@@ -42,7 +42,7 @@ func TestWorkers_OneThatRuns(t *testing.T) {
 	require.NoError(t, err)
 	got := found.Queues[0].Workers[0]
 	require.Equal(t, []any{"packer", host, os.Getpid(), 4}, []any{got.Label, got.Host, got.PID, got.Concurrency})
-	require.NotNil(t, found.Queues[0].Worked)
+	require.NotNil(t, found.Queues[0].WorkerSeen)
 	process := host + ":" + strconv.Itoa(os.Getpid())
 	require.Contains(t, s.ok("workers", "orders"), process)
 	require.Contains(t, s.ok("ls", "orders", "--state", "leased"), "packer at "+process)

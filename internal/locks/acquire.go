@@ -33,7 +33,7 @@ func (h *Hold) Acquire(ctx, bounded context.Context, try bool) error {
 	how, err := h.acquireInOrder(bounded, try)
 	if err != nil {
 		if !try && !errors.Is(err, store.ErrInvalid) {
-			h.tellWaitEnded(ctx, err)
+			h.tellWaitFailed(ctx, err)
 		}
 		return err
 	}

@@ -257,7 +257,7 @@ func TestObserver_NoneCostsNothing(t *testing.T) {
 	h := &Hold{options: o}
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		h.observe()
-		h.tellWaitEnded(t.Context(), ErrLocked)
+		h.tellWaitFailed(t.Context(), ErrLocked)
 		h.tellAcquired(t.Context(), TakenOver)
 		h.tellEnded(HandedOver)
 	}))

@@ -27,9 +27,9 @@ type What int
 
 // The events. Those from Released on say how a lock ended.
 const (
-	Acquired  What = iota
-	TakenOver      // acquired from another caller of the Engine, without a command
-	WaitEnded      // in vain
+	Acquired   What = iota
+	TakenOver       // acquired from another caller of the Engine, without a command
+	WaitFailed      // in vain
 	Released
 	HandedOver // to another caller of the Engine
 	Lost
@@ -82,10 +82,10 @@ func (h *Hold) tellAcquired(ctx context.Context, how What) {
 	})
 }
 
-// tellWaitEnded tells that h was not acquired, and why. ctx is the caller's.
-func (h *Hold) tellWaitEnded(ctx context.Context, err error) {
+// tellWaitFailed tells that h was not acquired, and why. ctx is the caller's.
+func (h *Hold) tellWaitFailed(ctx context.Context, err error) {
 	if o := h.options.observer; o != nil {
-		o.tell(ctx, Event{What: WaitEnded, Waited: time.Since(o.called), Err: err})
+		o.tell(ctx, Event{What: WaitFailed, Waited: time.Since(o.called), Err: err})
 	}
 }
 

@@ -90,14 +90,14 @@ func DecodeChanged(value any, n int) (int, error) {
 
 // Stats is the decoded reply of stats.lua, in its order; the root's Stats documents the fields.
 type Stats struct {
-	Due, Scheduled, Leased, Dead         int64
-	Done, Retried, Buried, Lost, Dropped int64
-	Retained                             int64
-	Workers, Waiting                     int
-	Worked, NextDue, PausedUntil         time.Time // zero if there is none
-	OldestDue                            time.Duration
-	Paused                               bool
-	Limits                               Limits
+	Due, Scheduled, Leased, Dead             int64
+	Finished, Retried, Buried, Lost, Trimmed int64
+	Done                                     int64
+	Workers, Waiting                         int
+	WorkerSeen, NextDue, PausedUntil         time.Time // zero if there is none
+	Lateness                                 time.Duration
+	Paused                                   bool
+	Limits                                   Limits
 }
 
 // notPaused stands for how long a pause lasts that there is not.
@@ -112,10 +112,10 @@ func DecodeStats(value any) (s Stats, err error) {
 	now := r.score()
 	s.Leased = r.int()
 	pause := r.int()
-	s.Done, s.Retried, s.Buried, s.Lost, s.Dropped = r.int(), r.int(), r.int(), r.int(), r.int()
+	s.Finished, s.Retried, s.Buried, s.Lost, s.Trimmed = r.int(), r.int(), r.int(), r.int(), r.int()
 	s.Workers = int(r.int())
 	worked, hasWorked := r.maybeScore()
-	s.Waiting, s.Retained = int(r.int()), r.int()
+	s.Waiting, s.Done = int(r.int()), r.int()
 	s.Limits = Limits{
 		Running: int(r.int()), Rate: int(r.int()), Per: time.Duration(r.int()) * time.Microsecond, Burst: int(r.int()),
 	}
@@ -126,10 +126,10 @@ func DecodeStats(value any) (s Stats, err error) {
 		s.PausedUntil = TimeOf(now).Add(timeToLive(pause))
 	}
 	if hasWorked {
-		s.Worked = TimeOf(worked)
+		s.WorkerSeen = TimeOf(worked)
 	}
 	if hasDue {
-		s.OldestDue = time.Duration(min((now-oldest)*1e6, 9e15)) * time.Microsecond
+		s.Lateness = time.Duration(min((now-oldest)*1e6, 9e15)) * time.Microsecond
 	}
 	if hasNext {
 		s.NextDue = TimeOf(next)

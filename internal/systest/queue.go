@@ -120,9 +120,9 @@ func (b QueueTest) Stats() sluice.Stats {
 }
 
 // Standing returns what Stats says of what is in a queue: not of what became of other tasks, except
-// Dropped, nor of who waits.
+// Trimmed, nor of who waits.
 func Standing(s sluice.Stats) sluice.Stats {
-	s.Done, s.Retried, s.Buried, s.Lost, s.Retained, s.Workers, s.Waiting, s.Worked = 0, 0, 0, 0, 0, 0, 0, time.Time{}
+	s.Finished, s.Retried, s.Buried, s.Lost, s.Done, s.Workers, s.Waiting, s.WorkerSeen = 0, 0, 0, 0, 0, 0, 0, time.Time{}
 	return s
 }
 

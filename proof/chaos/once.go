@@ -122,8 +122,8 @@ func (r *round) readDone() error {
 		r.done[t.ID] = doneTask{t.Attempt, string(t.Result)}
 	}
 	s, err := q.Stats(context.Background())
-	if err == nil && s.Retained != int64(len(r.done)) {
-		err = fmt.Errorf("%s retains %d tasks, and %d are listed", onceQueue, s.Retained, len(r.done))
+	if err == nil && s.Done != int64(len(r.done)) {
+		err = fmt.Errorf("%s retains %d tasks, and %d are listed", onceQueue, s.Done, len(r.done))
 	}
 	return err
 }

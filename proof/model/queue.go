@@ -16,12 +16,12 @@ import (
 // is always the server's time.
 type Queue struct {
 	Items   []Item // sorted by ID
-	Dropped int64  // dead letters that a limit has dropped
+	Trimmed int64  // dead letters that a limit has removed
 
 	Records   []Record // sorted by ID
 	Retention float64  // in seconds, what the last worker that remembers tasks has said; 0 for none
 
-	Done, Retried, Buried, Lost int64
+	Finished, Retried, Buried, Lost int64
 
 	Paused bool
 	Until  float64 // when a pause ends by itself, in microseconds, and 0 for never
@@ -279,7 +279,7 @@ func (q *Queue) Pop(now float64, n int) (popped []sluice.Entry) {
 	}
 	q.take(now, q.allowed(now, n, places), func(it *Item, task Item) bool {
 		popped = append(popped, task.waiting())
-		q.Done++
+		q.Finished++
 		*it = Item{ID: task.ID}
 		return true
 	})
@@ -472,14 +472,14 @@ func (q *Queue) Stats(now float64) (s sluice.Stats) {
 	ahead := s.Scheduled > 0
 	s.Leased = int64(len(q.Index(now)))
 	s.Scheduled = max(s.Scheduled-s.Leased, 0)
-	s.Paused, s.Dropped, s.Limits = q.IsPaused(now), q.Dropped, q.Limits
-	s.Done, s.Retried, s.Buried, s.Lost = q.Done, q.Retried, q.Buried, q.Lost
+	s.Paused, s.Trimmed, s.Limits = q.IsPaused(now), q.Trimmed, q.Limits
+	s.Finished, s.Retried, s.Buried, s.Lost = q.Finished, q.Retried, q.Buried, q.Lost
 	for _, r := range q.Records {
 		if q.retained(now, r) {
-			s.Retained++
+			s.Done++
 		}
 	}
-	s.OldestDue = time.Duration((now-oldest)*1e6) * time.Microsecond
+	s.Lateness = time.Duration((now-oldest)*1e6) * time.Microsecond
 	if ahead {
 		s.NextDue = store.TimeOf(next)
 	}

@@ -92,7 +92,7 @@ func (q *Queue) Finish(now, age float64, results map[int]string, es ...sluice.En
 	var finished []Record
 	for i, e := range es {
 		ok := !done[e.ID] && q.withReceipt(now, e, func(it *Item, task Item) {
-			q.Done++
+			q.Finished++
 			if task.Waiting {
 				it.giveBack(task, 0, 0)
 			} else {

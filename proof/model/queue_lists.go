@@ -31,7 +31,7 @@ func (q *Queue) Trim(now float64, limit int, age float64) {
 			it.Listed, it.Died = false, 0
 		default:
 			*it = Item{ID: id}
-			q.Dropped++
+			q.Trimmed++
 		}
 	}
 }

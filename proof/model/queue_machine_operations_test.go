@@ -272,12 +272,12 @@ func (m *queueMachine) stats(t *rapid.T) {
 	is, err := m.queues[0].Stats(context.Background())
 	require.NoError(t, err)
 	want := m.model.Stats(now)
-	want.Waiting, want.Worked = is.Waiting, is.Worked // hints, which the model has not
+	want.Waiting, want.WorkerSeen = is.Waiting, is.WorkerSeen // hints, which the model has not
 	m.pauseEnds(t, want.Paused, is.PausedUntil)
 	want.PausedUntil = is.PausedUntil
 	if want.Due > 0 {
-		m.near(t, m.clock.end(), want.OldestDue.Seconds(), is.OldestDue.Seconds())
-		want.OldestDue = is.OldestDue
+		m.near(t, m.clock.end(), want.Lateness.Seconds(), is.Lateness.Seconds())
+		want.Lateness = is.Lateness
 	}
 	require.Equal(t, want, is)
 	m.counts.add("stats")
@@ -311,9 +311,9 @@ func (m *queueMachine) limited(t *rapid.T) (*sluice.Queue, bounds) {
 
 // trim drops what is too much from the model, and reports whether there was any.
 func (m *queueMachine) trim(now float64, b bounds) bool {
-	before := m.model.Dropped
+	before := m.model.Trimmed
 	m.model.Trim(now, b.limit, decimal(micros(b.age)))
-	return m.model.Dropped > before
+	return m.model.Trimmed > before
 }
 
 // trimBehind is trim, behind what may have buried: buried is how many were before it.

@@ -118,7 +118,7 @@ func (m *queueMachine) end(t *rapid.T) {
 	m.requireIndex(t, held, seconds(ended))
 	m.requireLimits(t, ended)
 	m.requireRecords(t, held.Records, ended)
-	counts := func(q *model.Queue) []int64 { return []int64{q.Done, q.Retried, q.Buried, q.Lost, q.Dropped} }
+	counts := func(q *model.Queue) []int64 { return []int64{q.Finished, q.Retried, q.Buried, q.Lost, q.Trimmed} }
 	require.Equal(t, counts(m.model), counts(held), "done, retried, buried, lost, dropped")
 	require.Len(t, held.Items, len(m.model.Items), "%+v\nmodel: %+v", held.Items, m.model.Items)
 	for i, is := range held.Items {
@@ -225,7 +225,7 @@ func readQueue(t *rapid.T, rdb redis.UniversalClient, key string) *model.Queue {
 	_, err := pipe.Exec(ctx)
 	require.NoError(t, err)
 	q := &model.Queue{Records: readRecords(t, done.Val(), results.Val())}
-	for what, n := range map[string]*int64{"done": &q.Done, "retried": &q.Retried, "buried": &q.Buried, "lost": &q.Lost, "dropped": &q.Dropped} {
+	for what, n := range map[string]*int64{"done": &q.Finished, "retried": &q.Retried, "buried": &q.Buried, "lost": &q.Lost, "dropped": &q.Trimmed} {
 		*n, _ = strconv.ParseInt(counts.Val()[what], 10, 64)
 	}
 	for id, text := range failures.Val() {

@@ -22,11 +22,11 @@ import (
 func TestLockHooks_TellOfEachWaitInVain(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, rdb, name := t.Context(), s.Client(t), redistest.Name(t)
-		var ended []sluice.WaitEnded
+		var ended []sluice.LockWaitFailed
 		var released []string
 		l := systest.NewLocker(t, rdb, sluice.WithOwner("host 1"), sluice.WithMaxWait(time.Second), sluice.WithLockHooks(sluice.LockHooks{
-			WaitEnded:    func(_ context.Context, i sluice.WaitEnded) { ended = append(ended, i) },
-			LockReleased: func(i sluice.LockReleased) { released = append(released, i.Name) },
+			LockWaitFailed: func(_ context.Context, i sluice.LockWaitFailed) { ended = append(ended, i) },
+			LockReleased:   func(i sluice.LockReleased) { released = append(released, i.Name) },
 		}))
 		one := func(of string, want, err error) {
 			t.Helper()
@@ -86,9 +86,9 @@ func TestLockHooks_TellOfAWaitForAServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rdb := systest.BubbleClient(t, func(context.Context, string, string) (net.Conn, error) { return nil, syscall.ECONNREFUSED })
 		defer func() { require.NoError(t, rdb.Close()) }()
-		var ended []sluice.WaitEnded
+		var ended []sluice.LockWaitFailed
 		l, closeLocker := systest.BubbleLocker(t, rdb, sluice.WithMaxWait(2*time.Second), sluice.WithLockHooks(sluice.LockHooks{
-			WaitEnded: func(_ context.Context, i sluice.WaitEnded) { ended = append(ended, i) },
+			LockWaitFailed: func(_ context.Context, i sluice.LockWaitFailed) { ended = append(ended, i) },
 		}))
 		_, err := l.Lock(t.Context(), "a")
 		require.ErrorIs(t, err, sluice.ErrUnavailable)

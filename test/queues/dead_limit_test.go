@@ -53,7 +53,7 @@ func TestQueue_DeadLimitDropsTheOldest(t *testing.T) {
 		rest, err := b.Q.List(ctx, sluice.StateDead, page[0], 10)
 		require.NoError(b, err)
 		require.Equal(b, []string{"c", "d", "e"}, systest.IDs(rest), "a cursor whose letter was dropped goes on")
-		require.Equal(b, sluice.Stats{Dead: 3, Dropped: 2}, b.Stats())
+		require.Equal(b, sluice.Stats{Dead: 3, Trimmed: 2}, b.Stats())
 		_, err = b.Q.Get(ctx, "a")
 		require.ErrorIs(b, err, sluice.ErrNotFound)
 		for _, companion := range []string{"tasks", "state"} {
@@ -67,7 +67,7 @@ func TestQueue_DeadLimitDropsTheOldest(t *testing.T) {
 		b.Revive(1, "d")
 		require.NoError(b, b.Q.Dequeue(ctx, b.ClaimOne(time.Minute)))
 		require.NoError(b, b.Q.Purge(ctx))
-		require.Equal(b, sluice.Stats{Dropped: 2}, b.Stats())
+		require.Equal(b, sluice.Stats{Trimmed: 2}, b.Stats())
 
 		// A task that a foreign producer has put back is no dead letter, and stays.
 		die(b, "w", "x", "y")
@@ -76,7 +76,7 @@ func TestQueue_DeadLimitDropsTheOldest(t *testing.T) {
 		die(b, "z")
 		require.Equal(b, "secret", string(b.Get("w").Payload))
 		require.Equal(b, e, b.Get("x"))
-		require.Equal(b, sluice.Stats{Scheduled: 1, Dead: 3, Dropped: 2, NextDue: b.Stats().NextDue}, b.Stats())
+		require.Equal(b, sluice.Stats{Scheduled: 1, Dead: 3, Trimmed: 2, NextDue: b.Stats().NextDue}, b.Stats())
 	}, sluice.WithDeadLimit(3))
 }
 
@@ -96,15 +96,15 @@ func TestQueue_DeadAgeDropsWhatIsOld(t *testing.T) {
 			require.Empty(b, popped)
 		}
 		die(b, "newer")
-		require.Equal(b, sluice.Stats{Dead: 71, Dropped: 101}, b.Stats(), "one was buried")
+		require.Equal(b, sluice.Stats{Dead: 71, Trimmed: 101}, b.Stats(), "one was buried")
 		stop := working(b, &sluice.Worker{Queue: b.On(b.RDB), Handler: nothing})
 		b.Eventually(func() bool { return len(workersOf(b)) == 1 })
 		stop()
-		require.Equal(b, sluice.Stats{Dead: 71, Dropped: 101}, b.Stats(), "a Queue without the option drops nothing")
+		require.Equal(b, sluice.Stats{Dead: 71, Trimmed: 101}, b.Stats(), "a Queue without the option drops nothing")
 		stop = working(b, &sluice.Worker{Queue: b.Q, Handler: nothing})
 		b.Eventually(func() bool { return b.Stats().Dead == 2 })
 		stop()
-		require.Equal(b, sluice.Stats{Dead: 2, Dropped: 170}, b.Stats())
+		require.Equal(b, sluice.Stats{Dead: 2, Trimmed: 170}, b.Stats())
 		require.Equal(b, []string{"new", "newer"}, systest.IDs(b.Dead(10)))
 		for _, companion := range []string{"tasks", "state"} {
 			require.EqualValues(b, 2, b.RDB.HLen(ctx, "{"+b.Key+"}:"+companion).Val(), companion)
@@ -112,15 +112,15 @@ func TestQueue_DeadAgeDropsWhatIsOld(t *testing.T) {
 	}, sluice.WithDeadAge(30*time.Minute))
 }
 
-// TestQueue_DroppedCountsEachLetterOnce: however many Workers drop at the same time.
-func TestQueue_DroppedCountsEachLetterOnce(t *testing.T) {
+// TestQueue_TrimmedCountsEachLetterOnce: however many Workers drop at the same time.
+func TestQueue_TrimmedCountsEachLetterOnce(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		plantOld(b, 400)
 		for range 8 {
 			defer working(b, &sluice.Worker{Queue: b.On(b.RDB, sluice.WithDeadAge(time.Minute)), Handler: nothing})()
 		}
 		b.Eventually(func() bool { return b.Stats().Dead == 0 })
-		require.Equal(b, sluice.Stats{Dropped: 400}, b.Stats())
+		require.Equal(b, sluice.Stats{Trimmed: 400}, b.Stats())
 	})
 }
 
@@ -170,7 +170,7 @@ func TestQueue_DeadLimitWorksOnAFullServer(t *testing.T) {
 	for _, e := range leased {
 		b.Bury(e, "hopeless")
 	}
-	require.Equal(t, sluice.Stats{Dead: 1, Dropped: 1}, b.Stats())
+	require.Equal(t, sluice.Stats{Dead: 1, Trimmed: 1}, b.Stats())
 	require.Equal(t, []string{"b"}, systest.IDs(b.Dead(10)))
 
 	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
@@ -260,13 +260,13 @@ func TestWorker_KeepsDeadLimit(t *testing.T) {
 		})
 		require.Eventually(b, func() bool {
 			s, err := plain.Stats(b.Context())
-			return err == nil && s.Dead+s.Dropped == int64(n)
+			return err == nil && s.Dead+s.Trimmed == int64(n)
 		}, 30*time.Second, 5*time.Millisecond)
 		stop()
 		require.LessOrEqual(b, most(), int64(10))
 		stats, err := plain.Stats(b.Context())
 		require.NoError(b, err)
-		require.Equal(b, sluice.Stats{Dead: 10, Dropped: int64(n) - 10}, systest.Standing(stats))
+		require.Equal(b, sluice.Stats{Dead: 10, Trimmed: int64(n) - 10}, systest.Standing(stats))
 		for _, companion := range []string{"tasks", "state"} {
 			require.EqualValues(b, 10, b.RDB.HLen(b.Context(), "{"+b.Key+"}:"+companion).Val(), companion)
 		}
@@ -289,7 +289,7 @@ func TestQueue_ClaimsKeepDeadLimit(t *testing.T) {
 		require.LessOrEqual(b, most(), int64(10))
 		stats, err := plain.Stats(b.Context())
 		require.NoError(b, err)
-		require.Equal(b, sluice.Stats{Dead: 10, Dropped: int64(n) - 10}, systest.Standing(stats))
+		require.Equal(b, sluice.Stats{Dead: 10, Trimmed: int64(n) - 10}, systest.Standing(stats))
 	}, sluice.WithDeadLimit(10), sluice.WithMaxAttempts(1))
 }
 
@@ -322,7 +322,7 @@ func TestQueue_ManyClientsKeepDeadLimit(t *testing.T) {
 		}
 		all.Wait()
 		stats := b.Stats()
-		require.Equal(b, sluice.Stats{Dead: 9, Dropped: n - 9}, systest.Standing(stats))
+		require.Equal(b, sluice.Stats{Dead: 9, Trimmed: n - 9}, systest.Standing(stats))
 	}, sluice.WithDeadLimit(9))
 }
 
@@ -339,14 +339,14 @@ func TestWorker_IdleDropsAll(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		stats, err := plain.Stats(t.Context())
 		require.NoError(t, err)
-		require.InDelta(t, 600, stats.Dropped, 200, "it has begun within a second, and drops a hundred at a time")
+		require.InDelta(t, 600, stats.Trimmed, 200, "it has begun within a second, and drops a hundred at a time")
 		time.Sleep(15 * time.Second)
 		stats, err = plain.Stats(t.Context())
 		require.NoError(t, err)
-		require.Equal(t, sluice.Stats{Dead: 100, Dropped: 2900}, systest.Standing(stats))
+		require.Equal(t, sluice.Stats{Dead: 100, Trimmed: 2900}, systest.Standing(stats))
 		time.Sleep(10 * time.Minute) // the youngest have been too old for 17 seconds
 		stats, err = plain.Stats(t.Context())
 		require.NoError(t, err)
-		require.Equal(t, sluice.Stats{Dropped: 3000}, systest.Standing(stats))
+		require.Equal(t, sluice.Stats{Trimmed: 3000}, systest.Standing(stats))
 	})
 }

@@ -65,7 +65,7 @@ func (b remembering) retained() int64 {
 	b.Helper()
 	s, err := b.Q.Stats(b.Context())
 	require.NoError(b, err)
-	return s.Retained
+	return s.Done
 }
 
 // work has a worker handle tasks until so many are done.
@@ -381,7 +381,7 @@ func TestRetention_WhatIsOverIsNotShown(t *testing.T) {
 			require.Equal(b, []sluice.TaskInfo{young}, listed)
 			stats, err := q.Stats(b.Context())
 			require.NoError(b, err)
-			require.Equal(b, int64(1), stats.Retained)
+			require.Equal(b, int64(1), stats.Done)
 		}
 		require.NoError(b, b.RDB.ZScore(b.Context(), b.doneKey(), "old").Err(), "it is still there")
 		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "old"})

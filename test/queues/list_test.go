@@ -38,7 +38,7 @@ func TestQueue_ListsTasksByState(t *testing.T) {
 		}
 		b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "leased1", Payload: []byte("p")})
 		stats := b.Stats()
-		stats.OldestDue, stats.NextDue = 0, time.Time{}
+		stats.Lateness, stats.NextDue = 0, time.Time{}
 		require.Equal(b, sluice.Stats{Due: 4, Scheduled: 4, Leased: 4, Dead: 4}, systest.Standing(stats))
 		for _, s := range listed {
 			es, err := b.Q.List(ctx, s, sluice.TaskInfo{}, 10)

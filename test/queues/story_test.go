@@ -300,7 +300,7 @@ func TestStats_CountsWhatBecomesOfTasks(t *testing.T) {
 			b.Helper()
 			s, err := b.Q.Stats(ctx)
 			require.NoError(b, err)
-			require.Equal(b, []int64{done, retried, buried, lost}, []int64{s.Done, s.Retried, s.Buried, s.Lost})
+			require.Equal(b, []int64{done, retried, buried, lost}, []int64{s.Finished, s.Retried, s.Buried, s.Lost})
 		}
 		counts(0, 0, 0, 0)
 		for _, id := range []string{"a", "b", "c", "d", "e", "f"} {
@@ -406,7 +406,7 @@ func TestStats_APeriodicTaskThatIsPutOffCountsAsNothing(t *testing.T) {
 		require.EqualValues(t, 3, w.Stats().Again)
 		stats, err := q.Stats(t.Context())
 		require.NoError(t, err)
-		require.Equal(t, []int64{0, 0, 0, 0}, []int64{stats.Done, stats.Retried, stats.Buried, stats.Lost})
+		require.Equal(t, []int64{0, 0, 0, 0}, []int64{stats.Finished, stats.Retried, stats.Buried, stats.Lost})
 		stop()
 		require.NoError(t, <-ended)
 		time.Sleep(time.Minute) // the library's goroutines end
@@ -432,7 +432,7 @@ func TestStats_AWorkerKeepsTheCounts(t *testing.T) {
 		time.Sleep(time.Minute)
 		stats, err := q.Stats(t.Context())
 		require.NoError(t, err)
-		require.EqualValues(t, 30, stats.Done)
+		require.EqualValues(t, 30, stats.Finished)
 		require.Equal(t, 1, stats.Workers)
 		stop()
 		require.NoError(t, <-ended)

@@ -60,7 +60,7 @@ func TestQueue_WorkersAreThoseThatRun(t *testing.T) {
 			ID: info.ID, Label: "mail ✉ 1", Host: host, Version: info.Version, PID: os.Getpid(), Concurrency: 7, Running: info.Running, Started: info.Started, Seen: info.Seen,
 		}, info)
 		require.Equal(b, 1, s().Workers)
-		require.Equal(b, info.Seen, s().Worked)
+		require.Equal(b, info.Seen, s().WorkerSeen)
 		listed, err := b.Q.List(ctx, sluice.StateLeased, sluice.TaskInfo{}, 1)
 		require.NoError(b, err)
 		require.Equal(b, info.ID, listed[0].Worker)
@@ -68,7 +68,7 @@ func TestQueue_WorkersAreThoseThatRun(t *testing.T) {
 		stop()
 		require.Empty(b, workersOf(b))
 		require.Zero(b, s().Workers)
-		require.False(b, s().Worked.Before(info.Seen), "that one has worked is known")
+		require.False(b, s().WorkerSeen.Before(info.Seen), "that one has worked is known")
 		require.Less(b, b.RDB.PTTL(ctx, "{"+b.Key+"}:workers").Val(), 46*time.Second)
 	})
 }

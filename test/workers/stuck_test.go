@@ -219,7 +219,7 @@ func TestWorker_WhatAStuckPeriodicReturnsAtLastDecidesNothing(t *testing.T) {
 				require.EqualValues(t, 2, calls.Load())
 				stats, err := q.Stats(t.Context())
 				require.NoError(t, err)
-				require.Equal(t, []int64{0, 1, 1}, []int64{stats.Done, stats.Retried, stats.Lost})
+				require.Equal(t, []int64{0, 1, 1}, []int64{stats.Finished, stats.Retried, stats.Lost})
 				task, err := q.Get(t.Context(), "p")
 				require.NoError(t, err)
 				require.Equal(t, "the second has failed", task.Reason)

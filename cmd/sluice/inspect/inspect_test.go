@@ -88,7 +88,7 @@ func TestQueues_FindsEachOnceAndNothingElse(t *testing.T) {
 			require.NoError(t, err)
 			stats, err := q.Stats(ctx)
 			require.NoError(t, err, name)
-			tasks := stats.Due + stats.Scheduled + stats.Leased + stats.Dead + stats.Retained
+			tasks := stats.Due + stats.Scheduled + stats.Leased + stats.Dead + stats.Done
 			require.Equal(t, name == "limited", tasks == 0, name)
 			exists, err := inspect.Exists(ctx, rdb, name, o)
 			require.NoError(t, err)

@@ -60,5 +60,5 @@ func TestCluster_QueuesAndLocksOfAllPrimaries(t *testing.T) {
 	s.post("/queues/invoices", "do", "purge", "name", "invoices").has(t, "The queue is purged")
 	stats, err := q.Stats(ctx)
 	require.NoError(t, err)
-	require.Zero(t, stats.Due+stats.Scheduled+stats.Leased+stats.Dead+stats.Retained)
+	require.Zero(t, stats.Due+stats.Scheduled+stats.Leased+stats.Dead+stats.Done)
 }

@@ -67,7 +67,7 @@ func TestRate_ACountThatFellBeganAnew(t *testing.T) {
 	now := time.Now()
 	var points []point
 	for i, n := range []int64{100, 110, 130, 5, 5, 15} {
-		points = append(points, point{at: now.Add(time.Duration(i) * 2 * time.Second), done: n})
+		points = append(points, point{at: now.Add(time.Duration(i) * 2 * time.Second), finished: n})
 	}
 	require.InDelta(t, (10+20+5+10)/10.0, newRate(points, point.succeeded).PerSecond, 1e-9)
 	require.Equal(t, "…", newRate(points[:1], point.succeeded).Often())
@@ -78,8 +78,8 @@ func TestRate_ACountThatFellBeganAnew(t *testing.T) {
 func TestNote_TellsNothingThatIsNotSo(t *testing.T) {
 	now := time.Now()
 	due := tab{State: sluice.StateDue, Change: change{Known: true, PerSecond: -10}}
-	require.Equal(t, "oldest for 7s, gone in 10s", note(due, sluice.Stats{Due: 100, OldestDue: 7 * time.Second}, now))
-	require.Equal(t, "oldest for 7s", note(due, sluice.Stats{Due: 100, OldestDue: 7 * time.Second, Paused: true}, now))
+	require.Equal(t, "oldest for 7s, gone in 10s", note(due, sluice.Stats{Due: 100, Lateness: 7 * time.Second}, now))
+	require.Equal(t, "oldest for 7s", note(due, sluice.Stats{Due: 100, Lateness: 7 * time.Second, Paused: true}, now))
 	require.Equal(t, "nothing waits", note(due, sluice.Stats{}, now))
 	scheduled := tab{State: sluice.StateScheduled}
 	require.Equal(t, "next in 5s", note(scheduled, sluice.Stats{Scheduled: 1, NextDue: now.Add(5 * time.Second)}, now))

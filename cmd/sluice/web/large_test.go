@@ -175,7 +175,7 @@ func TestQueue_ChangesOfAllGoOn(t *testing.T) {
 	require.Greater(t, presses, 1)
 	stats, err := q.Stats(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, sluice.Stats{Due: n - 1, OldestDue: stats.OldestDue}, stats)
+	require.Equal(t, sluice.Stats{Due: n - 1, Lateness: stats.Lateness}, stats)
 	s.post("/queues/orders", "do", "drop", "state", "dead", "reason", "<b>").has(t, "Drop all dead letters with <b><bdi>&lt;b&gt;</bdi></b> in the reason?")
 }
 

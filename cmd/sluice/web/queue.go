@@ -144,7 +144,7 @@ func (p *page) showQueue(v *visit) error {
 	data := queueData{
 		Name: s.name, Stats: stats, List: newListing(v.r.URL.Query()), ShowTasks: !v.isLive(),
 		NotFound: v.r.URL.Query().Get("id"),
-		Exists:   stats.Due+stats.Scheduled+stats.Leased+stats.Dead+stats.Retained > 0 || stats.Paused || stats.Limits != (sluice.Limits{}) || stats.Workers > 0,
+		Exists:   stats.Due+stats.Scheduled+stats.Leased+stats.Dead+stats.Done > 0 || stats.Paused || stats.Limits != (sluice.Limits{}) || stats.Workers > 0,
 	}
 	data.Tabs, data.Fates = p.tabs(s, stats, data.List), fates(s.history(), stats)
 	if stats.Workers > 0 {
@@ -197,7 +197,7 @@ func (p *page) tabs(s *series, stats sluice.Stats, l listing) []tab {
 		{stats.Scheduled, func(p point) int64 { return p.scheduled }},
 		{stats.Leased, func(p point) int64 { return p.leased }},
 		{stats.Dead, func(p point) int64 { return p.dead }},
-		{stats.Retained, func(p point) int64 { return p.retained }},
+		{stats.Done, func(p point) int64 { return p.done }},
 	} {
 		if states[i] == sluice.StateDone && figure.n == 0 && !l.IsDone() {
 			continue
@@ -218,7 +218,7 @@ func (p *page) tabs(s *series, stats sluice.Stats, l listing) []tab {
 func note(t tab, stats sluice.Stats, now time.Time) string {
 	switch {
 	case t.State == sluice.StateDue && stats.Due > 0:
-		text := "oldest for " + span(stats.OldestDue)
+		text := "oldest for " + span(stats.Lateness)
 		if left := t.Change.drained(stats.Due); left > 0 && !stats.Paused {
 			text += ", gone in " + span(left)
 		}
@@ -231,7 +231,7 @@ func note(t tab, stats sluice.Stats, now time.Time) string {
 		return "handed out"
 	case t.State == sluice.StateDead && stats.Dead > 0:
 		return "set aside"
-	case t.State == sluice.StateDone && stats.Retained > 0:
+	case t.State == sluice.StateDone && stats.Done > 0:
 		return "remembered"
 	}
 	return "none"

@@ -29,13 +29,13 @@ type queuesData struct {
 
 // queueRow is a queue in the list.
 type queueRow struct {
-	Name   string
-	Stats  sluice.Stats
-	Err    string
-	Done   change
-	Failed change
-	Change change
-	Chart  chart
+	Name     string
+	Stats    sluice.Stats
+	Err      string
+	Finished change
+	Failed   change
+	Change   change
+	Chart    chart
 }
 
 // column is a head of the list by which it can be sorted.
@@ -54,12 +54,12 @@ var columns = []struct {
 }{
 	{"name", "Queue", nil},
 	{"due", "Due", func(a, b queueRow) int { return cmp.Compare(b.Stats.Due, a.Stats.Due) }},
-	{"oldest", "Oldest due", func(a, b queueRow) int { return cmp.Compare(b.Stats.OldestDue, a.Stats.OldestDue) }},
+	{"lateness", "Lateness", func(a, b queueRow) int { return cmp.Compare(b.Stats.Lateness, a.Stats.Lateness) }},
 	{"scheduled", "Scheduled", func(a, b queueRow) int { return cmp.Compare(b.Stats.Scheduled, a.Stats.Scheduled) }},
 	{"leased", "Leased", func(a, b queueRow) int { return cmp.Compare(b.Stats.Leased, a.Stats.Leased) }},
 	{"dead", "Dead", func(a, b queueRow) int { return cmp.Compare(b.Stats.Dead, a.Stats.Dead) }},
 	{"workers", "Workers", byWorkers},
-	{"done", "Done", func(a, b queueRow) int { return cmp.Compare(b.Done.PerSecond, a.Done.PerSecond) }},
+	{"finished", "Finished", func(a, b queueRow) int { return cmp.Compare(b.Finished.PerSecond, a.Finished.PerSecond) }},
 	{"failed", "Failed", func(a, b queueRow) int { return cmp.Compare(b.Failed.PerSecond, a.Failed.PerSecond) }},
 }
 
@@ -138,7 +138,7 @@ func (p *page) row(ctx context.Context, name string) queueRow {
 		row.Err = why.What + ": " + why.Detail
 	}
 	points := s.history()
-	row.Done, row.Failed = newRate(points, point.succeeded), newRate(points, point.failed)
+	row.Finished, row.Failed = newRate(points, point.succeeded), newRate(points, point.failed)
 	row.Change = newChange(points, point.sum)
 	row.Chart = newChart("Due", points, time.Now(), func(p point) int64 { return p.due })
 	return row
@@ -150,7 +150,7 @@ func (d *queuesData) add(row queueRow) {
 	d.Totals.Scheduled += row.Stats.Scheduled
 	d.Totals.Leased += row.Stats.Leased
 	d.Totals.Dead += row.Stats.Dead
-	d.Totals.Retained += row.Stats.Retained
+	d.Totals.Done += row.Stats.Done
 	if row.Stats.Paused {
 		d.Paused++
 	}

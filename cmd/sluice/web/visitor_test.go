@@ -145,7 +145,7 @@ func TestBrowser_AccessibilityTree(t *testing.T) {
 		require.Len(t, names["contentinfo"], 1)
 		require.Contains(t, names["heading"], "Queues")
 		require.Contains(t, names["table"], "Queues")
-		require.Subset(t, names["columnheader"], []string{"Queue", "Due", "Oldest due", "Scheduled", "Leased", "Dead", "Workers", "Done", "Failed", "Change"})
+		require.Subset(t, names["columnheader"], []string{"Queue", "Due", "Lateness", "Scheduled", "Leased", "Dead", "Workers", "Finished", "Failed", "Change"})
 		require.Contains(t, strings.Join(names["cell"], "|"), "No worker none seen for a day")
 		require.Contains(t, names["rowheader"], "orders Limits 3 running")
 		require.Contains(t, names["button"], "Live")

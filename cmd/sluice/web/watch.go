@@ -112,10 +112,10 @@ type series struct {
 
 // point is what a queue was at a time.
 type point struct {
-	at                                     time.Time
-	due, scheduled, leased, dead, retained int64
+	at                                 time.Time
+	due, scheduled, leased, dead, done int64
 	// Since the counts began.
-	done, retried, buried, lost, dropped int64
+	finished, retried, buried, lost, trimmed int64
 }
 
 // sum counts what is in the queue, without what is only remembered.
@@ -123,7 +123,7 @@ func (p point) sum() int64 { return p.due + p.scheduled + p.leased + p.dead }
 
 // failed counts the attempts that were no success, and succeeded those that were.
 func (p point) failed() int64    { return p.retried + p.buried + p.lost }
-func (p point) succeeded() int64 { return p.done }
+func (p point) succeeded() int64 { return p.finished }
 
 // look asks for the queue's figures and notes them.
 func (s *series) look(ctx context.Context) (sluice.Stats, error) {
@@ -139,7 +139,7 @@ func (s *series) look(ctx context.Context) (sluice.Stats, error) {
 	defer s.mu.Unlock()
 	now := time.Now()
 	s.points = slices.DeleteFunc(s.points, func(p point) bool { return now.Sub(p.at) > remembered })
-	s.points = append(s.points, point{now, stats.Due, stats.Scheduled, stats.Leased, stats.Dead, stats.Retained, stats.Done, stats.Retried, stats.Buried, stats.Lost, stats.Dropped})
+	s.points = append(s.points, point{now, stats.Due, stats.Scheduled, stats.Leased, stats.Dead, stats.Done, stats.Finished, stats.Retried, stats.Buried, stats.Lost, stats.Trimmed})
 	return stats, nil
 }
 

@@ -121,13 +121,13 @@ type fate struct {
 // fates returns what became of a queue's tasks, and how often of late.
 func fates(points []point, stats sluice.Stats) []fate {
 	all := []fate{
-		{"Done", "finished, or taken by Pop", stats.Done, newRate(points, point.succeeded), false},
+		{"Finished", "by a worker or Dequeue, discarded, or taken by Pop", stats.Finished, newRate(points, point.succeeded), false},
 		{"Retried", "failed, and to be tried again", stats.Retried, newRate(points, func(p point) int64 { return p.retried }), true},
 		{"Buried", "put among the dead letters", stats.Buried, newRate(points, func(p point) int64 { return p.buried }), true},
 		{"Lost", "their lease ran out", stats.Lost, newRate(points, func(p point) int64 { return p.lost }), true},
 	}
-	if stats.Dropped > 0 {
-		all = append(all, fate{Title: "Dropped", Hint: "dead letters that a limit has removed", Count: stats.Dropped, Rate: newRate(points, func(p point) int64 { return p.dropped })})
+	if stats.Trimmed > 0 {
+		all = append(all, fate{Title: "Trimmed", Hint: "dead letters that a limit has removed", Count: stats.Trimmed, Rate: newRate(points, func(p point) int64 { return p.trimmed })})
 	}
 	return all
 }

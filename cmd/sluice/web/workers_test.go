@@ -187,14 +187,14 @@ func TestQueue_Rates(t *testing.T) {
 	q := newQueue(t, rdb, name)
 	fill(t, q, 1, 0, "a")
 	s := newSite(t, rdb, Options{})
-	s.get("/queues/"+segment(name)).has(t, "<dt>Done</dt><dd>…</dd>")
+	s.get("/queues/"+segment(name)).has(t, "<dt>Finished</dt><dd>…</dd>")
 	s.page.watch.of(name).points[0].at = time.Now().Add(-10 * time.Second) // as if it had been watched for so long
 	require.NoError(t, rdb.HSet(t.Context(), "{Queue:"+name+"}:counts", "done", 20, "retried", 2, "dropped", 1234).Err())
 	s.later()
 	got := s.get("/queues/" + segment(name))
-	require.Regexp(t, `<dt>Done</dt><dd>(2\.0|1\.9)/s <span class="soft">20 in all`, got.body)
+	require.Regexp(t, `<dt>Finished</dt><dd>(2\.0|1\.9)/s <span class="soft">20 in all`, got.body)
 	require.Regexp(t, `<dt>Retried</dt><dd class="bad">1[12]/min <span class="soft">2 in all`, got.body)
-	got.has(t, "<dt>Buried</dt><dd>none</dd>", "<dt>Dropped</dt>", "1,234 in all")
+	got.has(t, "<dt>Buried</dt><dd>none</dd>", "<dt>Trimmed</dt>", "1,234 in all")
 	s.get("/?q="+name).has(t, `data-label="Failed">1`, "/min</td>")
 }
 

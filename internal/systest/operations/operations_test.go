@@ -54,7 +54,7 @@ func (c *callsOf) take() string {
 func TestOperations_CallTheirHooks(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		var calls callsOf
-		rdb, all := s.Client(t), "WaitEnded TaskStuck" // which are called for no operation of the table: each does what it is to
+		rdb, all := s.Client(t), "LockWaitFailed TaskStuck" // which are called for no operation of the table: each does what it is to
 		var ofLocks sluice.LockHooks
 		var ofTasks sluice.QueueHooks
 		calls.note(&ofLocks)
