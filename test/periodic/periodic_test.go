@@ -234,7 +234,7 @@ func TestWorker_PeriodicIsChecked(t *testing.T) {
 		"Schedule: Daily takes":                                    {{ID: "a", Schedule: sluice.Daily(2, -1, nil)}},
 		"in Periodic[2]: invalid argument: another one has its ID": {{ID: "a", Schedule: good}, {ID: "b", Schedule: good}, {ID: "a", Schedule: good}},
 		"Header and Payload of":                                    {{ID: "a", Schedule: good, Payload: make([]byte, 1<<20-10)}},
-		"a key of Header must be":                                    {{ID: "a", Schedule: good, Header: map[string]string{"": "v"}}},
+		"a key of Header must be":                                  {{ID: "a", Schedule: good, Header: map[string]string{"": "v"}}},
 		"a key of Header begins":                                   {{ID: "a", Schedule: good, Header: map[string]string{"sluice-period": "v"}}},
 	} {
 		w := &sluice.Worker{Queue: q, Periodic: tasks, Handler: func(context.Context, sluice.Entry) error { return nil }}

@@ -373,7 +373,7 @@ func TestTyped_BadInputSendsNothing(t *testing.T) {
 				_, err := sluice.Typed[order]{Kind: "order"}.Enqueue(b.Context(), sluice.Task{ID: "a"}, order{})
 				return err
 			},
-			"256 bytes at most": func() error {
+			"Kind must be 256 bytes at most": func() error {
 				_, err := sluice.Typed[order]{Queue: b.Q, Kind: strings.Repeat("k", 257)}.Enqueue(b.Context(), sluice.Task{ID: "a"}, order{})
 				return err
 			},
