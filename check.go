@@ -46,8 +46,9 @@ func (l *Locker) Check(ctx context.Context) error {
 }
 
 // Check says what would keep the queue from working, and changes nothing, as Locker.Check does. It
-// asks for all that producers, workers and operators need except Pause, Resume and Purge, and for
-// the queue's own name.
+// asks for all that producers, workers and operators need, except for Pause, Resume, SetLimits and
+// Purge, for Worker.Limits, and for claims from a queue with Limits.Rate. It asks for the queue's
+// own name.
 //
 // A server that is older than 6.2 is an error, and keys that the library did not write are
 // ErrCorrupt.

@@ -32,11 +32,13 @@ var (
 	// was cancelled, by Cancel or Purge: stop working on it.
 	ErrCanceled = taskloop.ErrCanceled
 
-	// ErrStale says that a receipt is no longer good: the task was handed to another
-	// worker, finished, or moved. Nothing was changed.
+	// ErrStale says that a receipt is no longer good: the task was handed to another worker,
+	// finished, or moved. The task was not changed; of several tasks, a *StaleError names the stale
+	// ones.
 	ErrStale = queues.ErrStale
 
-	// ErrNotFound says that the queue has no such task.
+	// ErrNotFound says that the queue has no such task. Only Get returns it: Cancel returns
+	// StateAbsent, Reschedule returns false, and Revive and Drop do not count the ID.
 	ErrNotFound = queues.ErrNotFound
 
 	// ErrUnknown says that a command was sent and its reply lost, so that it may have
@@ -52,12 +54,21 @@ var (
 
 	// ErrUnderReplicated says that the primary has carried the operation out, and that fewer
 	// replicas than WithLockReplicas or WithQueueReplicas asks for have acknowledged it in time: a
-	// failover might forget it. A lock is released then. What was done to a queue stays done; the
-	// doc of WithQueueReplicas says what is safe. It is joined with how many have acknowledged it,
-	// or with the reason why that is not known: for example, that the user may not run WAIT.
+	// failover might forget it.
+	//
+	// If an acquisition (Lock, TryLock, Do, LockAll or DoAll) returns it, the lock is released in
+	// the background. After Extend the lock is still held, until its previous Deadline. After Adopt
+	// it is still held by its previous holder. What was done to a queue stays done; the doc of
+	// WithQueueReplicas says what is safe.
+	//
+	// It is joined with how many replicas have acknowledged it, or with the reason why that is not
+	// known: for example, that the user may not run WAIT.
 	ErrUnderReplicated = redisexec.ErrUnderReplicated
 
-	// ErrInvalid says that an argument is bad. Nothing was sent.
+	// ErrInvalid says that the program is wrong: a bad argument, option or field; a call at a time
+	// when it is not allowed, such as SetConcurrency before Run; or WithPermits with another number
+	// than the holders of that name gave. Nothing was changed. Only for WithPermits was anything
+	// sent.
 	ErrInvalid = store.ErrInvalid
 
 	// ErrInvalidName is the ErrInvalid of names and prefixes: empty, longer than 512

@@ -19,7 +19,7 @@ import (
 // Handler does the work of a task: see Worker.Handler.
 type Handler func(ctx context.Context, e Entry) error
 
-// Middleware returns a Handler that calls next, and does something before or after that: see
+// Middleware wraps a Handler: it returns one that does something before or after it calls next. See
 // Worker.Use. What becomes of a task is told by the hook TaskFinished; an error may also put it
 // off, as Again does.
 type Middleware func(next Handler) Handler
@@ -196,11 +196,12 @@ type kindRule struct {
 	backoff     func(attempt int, err error) time.Duration
 }
 
-// KindOption is an option of Mux.Handle. 0 and negative are as in LockOption.
+// KindOption is an option of Mux.Handle. 0 means that the option was not given, and so does a
+// negative number or time.
 type KindOption func(*kindRule)
 
 // KindTimeout bounds the work on a task of the kind: its ctx ends then, or after the Worker's
-// Timeout, whichever is sooner. 0 and negative are no bound of its own.
+// Timeout, whichever is sooner. 0 and negative are no bound of its own. Defaults to none.
 //
 // A handler that has not returned the Worker's Grace after that is stuck, see Worker.Timeout; if
 // this is sooner than a third of the Lease, that is when the Worker notices it.
@@ -208,10 +209,12 @@ func KindTimeout(d time.Duration) KindOption { return func(k *kindRule) { k.time
 
 // KindMaxAttempts is how many attempts a task of the kind has before a Worker puts it among the
 // dead letters, if WithMaxAttempts does not allow fewer. One that was claimed more often, since
-// processes have died over it, is not handed out. 0 and negative are no limit of its own.
+// processes have died over it, is not handed out. 0 and negative are no limit of its own. Defaults
+// to none.
 func KindMaxAttempts(n int) KindOption { return func(k *kindRule) { k.maxAttempts = n } }
 
-// KindBackoff is what a Worker uses for the kind instead of its Backoff; nil is that.
+// KindBackoff replaces Worker.Backoff for tasks of the kind. nil means Worker.Backoff. Defaults to
+// nil.
 func KindBackoff(f func(attempt int, err error) time.Duration) KindOption {
 	return func(k *kindRule) { k.backoff = f }
 }

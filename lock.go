@@ -30,13 +30,13 @@ type Lock struct {
 // an answer is ErrNotHeld too.
 func (k *Lock) Unlock(ctx context.Context) error { return k.wrap("unlock", k.hold().Unlock(ctx)) }
 
-// Extend gives the lock a TTL of at least ttl from now. It never makes a TTL shorter, so
-// that a late copy of an earlier call does no harm.
+// Extend gives the lock a TTL of at least ttl from now. It never makes a TTL shorter, so that a
+// late copy of an earlier call does no harm. ttl is 1ms to 100 years, else ErrInvalid.
 //
-// The error is ErrNotHeld if the lock was released, lost or forced open, and ErrClosed if
-// UnlockAll or Close has released it; its Context has ended then. If it ended while Extend
-// had no answer, that error is joined with the reason. After any other error, ErrUnderReplicated
-// among them, the lock is held as before, and Extend may be called again.
+// The error is ErrNotHeld if the lock was released, lost or forced open, and ErrClosed if UnlockAll
+// or Close has released it; its Context has ended then. If it ended while Extend had no answer,
+// that error is joined with the reason. After any other error, ErrUnderReplicated among them, the
+// lock is held as before, and Extend may be called again.
 func (k *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := checkDuration("TTL", ttl); err != nil {
 		return fmt.Errorf("sluice: extend: %w", err)
@@ -76,8 +76,11 @@ func (k *Lock) Detach(ctx context.Context) (token string, err error) {
 // from the deadline on. Call it after long pauses, before a step that cannot be undone.
 func (k *Lock) Valid() bool { return k.hold().Valid() }
 
-// Deadline returns until when the lock is safely held unless it is extended. It lies
-// before the end of the key on the server, by 1% of the TTL, 2ms, and the way there.
+// Deadline returns until when the lock is safely held unless it is extended.
+//
+// It is the time at which the request was sent, plus the TTL, less 1% and 2ms; for a TTL too short
+// for that, plus half the TTL. For a lock that was handed over within the process, that is the time
+// of the hand-over. WithMaxHold may end the lock sooner.
 func (k *Lock) Deadline() time.Time { return k.hold().Deadline() }
 
 // Context returns a context that ends when the lock does: with the cause ErrLost at its deadline,

@@ -68,8 +68,8 @@ type LockLost struct {
 	Held time.Duration // from the acquisition until the loss was noticed
 }
 
-// WithLockHooks has h called for locks. Given several times, the hooks of all are called, in that
-// order: those of the Locker before those of a call. Defaults to none.
+// WithLockHooks calls the functions of h for locks. Given several times, the hooks of all are
+// called, in that order: those of the Locker before those of a call. Defaults to none.
 func WithLockHooks(h LockHooks) LockOption {
 	isSet := h.LockAcquired != nil || h.LockWaitFailed != nil || h.LockReleased != nil || h.LockLost != nil
 	return func(o *lockOptions) {

@@ -76,8 +76,9 @@ func (l *Locker) lockAll(op string, ctx context.Context, names []string, opts []
 // Unlock releases all the locks and ends the Context. Each is handed over or released as
 // Lock.Unlock says. Those that go back to Redis are released in pipelines.
 //
-// It waits until ctx ends, or until the last lock's own end, or a second if that is later; it works
-// with a context that has ended. In every case the set is used up.
+// It waits until ctx ends, but no longer than one second or, if that is later, the last lock's own
+// end. If ctx has ended, or all the locks are over, it waits 15ms for replies. In every case the
+// set is used up.
 //
 // The error joins those of the locks, see Lock.Unlock: one of each kind, which names a lock and
 // says how many others have it too.

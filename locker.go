@@ -25,9 +25,13 @@ type Locker struct {
 
 // NewLocker returns a Locker on rdb, which stays the caller's to close. It does no I/O.
 //
+// The options are the defaults for every lock. A call may give other values. It cannot switch
+// WithAutoRenew or WithFencing off, or remove the WithOwner label; its hooks are called in
+// addition.
+//
 // A redis.Ring, or what embeds one, is refused: it moves names between its shards. (A Ring behind a
-// wrapper with a Subscribe of its own cannot be recognised: don't use one.) The options are the
-// defaults for every lock; a call may override them. The error is ErrInvalid.
+// wrapper with a Subscribe of its own cannot be recognised: don't use one.) The error is
+// ErrInvalid.
 func NewLocker(rdb redis.UniversalClient, opts ...LockOption) (*Locker, error) {
 	if err := checkClient(rdb); err != nil {
 		return nil, fmt.Errorf("sluice: new locker: %w", err)
@@ -168,8 +172,8 @@ func (l *Locker) Adopt(ctx context.Context, name, token string, opts ...LockOpti
 type LockInfo struct {
 	// Held says that the lock is held.
 	Held bool
-	// TTL is when the lock is freed at the latest, unless its holder extends it. It is
-	// negative for a key without TTL, which only clients of other libraries make.
+	// TTL is after how long the server frees the lock, unless its holder extends it. It is negative
+	// for a key without TTL, which only clients of other libraries make.
 	TTL time.Duration
 	// Owner is the label that its holder gave with WithOwner. It is empty without one, for a lock
 	// of another library, and if several hold it.
@@ -236,13 +240,13 @@ func (l *Locker) ForceUnlock(ctx context.Context, name string) (bool, error) {
 
 // UnlockAll releases every lock that this Locker holds, in pipelines. Their contexts end with the
 // cause ErrClosed, and an Unlock or Extend of one of them returns ErrClosed after that, or
-// ErrNotHeld if the server says that the lock had been lost.
+// ErrNotHeld if the server says that the lock had been lost. The Locker may be used afterwards.
 //
-// Like Unlock it works with a context that has ended. It waits for a second, or until the last
-// lock's own end if that is later, at the most, however many locks there are; and for 15ms if all
-// of them are over. A release that gets no answer goes on in the background, and the error is
-// ErrUnknown. So does one that the server refuses or that cannot be sent (ErrUnavailable). The
-// error joins those of the locks, as that of LockSet.Unlock does: one of each kind.
+// It waits until ctx ends, but no longer than one second or, if that is later, the last lock's own
+// end. If ctx has ended, or all the locks are over, it waits 15ms for replies. A lock whose release
+// gets no reply is released in the background, and the error is ErrUnknown. So is a lock whose
+// release the server refuses, or whose release cannot be sent (ErrUnavailable). The error joins
+// those of the locks, as that of LockSet.Unlock does: one of each kind.
 func (l *Locker) UnlockAll(ctx context.Context) error {
 	if err := l.check("unlock all"); err != nil {
 		return err

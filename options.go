@@ -27,9 +27,10 @@ const maxAttempt = 999_999_999
 // for one lock when it is given to Lock, TryLock, Do or Adopt, for several when it is given to
 // LockAll or DoAll.
 //
-// An option that is given 0 is as if it were not given: a Locker has the default then, and a lock
-// what its Locker has. A negative number or time is none, where there can be none. That is so for
-// QueueOption, KindOption and the fields of Worker and Pool too.
+// 0 means that the option was not given: the Locker's value is used, or the default. A negative
+// number or time means none, if the option can be none; otherwise it is ErrInvalid. The exceptions:
+// WithPermits(0) and WithOwner("") are ErrInvalid, and the prefix "" means that the key has no
+// prefix. Times are at most 100 years, else ErrInvalid.
 type LockOption func(*lockOptions)
 
 type lockOptions = locks.Options
@@ -45,10 +46,9 @@ func limitOr[N int | time.Duration](given, before N) N {
 
 var defaultLockOptions = lockOptions{Prefix: "Lock:", TTL: 15 * time.Second, RetryInterval: 100 * time.Millisecond}
 
-// WithTTL sets the time after which the server frees a lock that was neither
-// released nor extended: how long a crash of the holder blocks the others. They wait
-// for up to 12ms more, or 202ms far from the server; see Locker.Lock. At
-// least 1ms. Defaults to 15s.
+// WithTTL sets the time after which the server frees a lock that was neither released nor extended:
+// how long a crash of the holder blocks the others. They wait for up to 12ms more, or 202ms far
+// from the server; see Locker.Lock. At least 1ms. Defaults to 15s.
 func WithTTL(d time.Duration) LockOption {
 	return func(o *lockOptions) { o.TTL = cmp.Or(d, o.TTL) }
 }
@@ -66,12 +66,11 @@ func WithRetryInterval(d time.Duration) LockOption {
 	return func(o *lockOptions) { o.RetryInterval = cmp.Or(d, o.RetryInterval) }
 }
 
-// WithAutoRenew has a lock extended in the background, at a third of its TTL, for as long as it is
-// held and the process lives. The TTL is then how long a crash blocks others, and no bound for the
-// work.
+// WithAutoRenew renews a lock in the background, at a third of its TTL, until it is released or the
+// process ends. The TTL is then how long a crash blocks others, and no bound for the work.
 //
 // If the server does not answer in time, or says that the lock is not the caller's any more, the
-// lock is lost: see Lock.Context. Do always renews. Defaults to off.
+// lock is lost: see Lock.Context. Do, LockAll and DoAll always renew. Defaults to off.
 func WithAutoRenew() LockOption { return func(o *lockOptions) { o.Renew = true } }
 
 // WithMaxHold sets the longest time for which a lock is held, however it is extended. When it is
@@ -84,12 +83,13 @@ func WithMaxHold(d time.Duration) LockOption {
 	return func(o *lockOptions) { o.MaxHold = limitOr(d, o.MaxHold) }
 }
 
-// WithMaxWait sets the longest time for which Lock and Do wait for the lock. When it is over they
-// return the error that they return when their context ends: ErrLocked joined with
-// context.DeadlineExceeded, if another caller held the lock.
+// WithMaxWait sets the longest time for which Lock, Do, LockAll and DoAll wait; for LockAll and
+// DoAll that is all the names together. When it is over they return the error that they return when
+// their context ends: ErrLocked joined with context.DeadlineExceeded, if another caller held the
+// lock.
 //
-// The context that Do's function gets, and the lock, are not bounded by it. TryLock does not wait,
-// and ignores it. At least 1ms; negative is no limit. Defaults to none.
+// The context that the function of Do or DoAll gets, and the lock, are not bounded by it. TryLock
+// does not wait, and ignores it. At least 1ms; negative is no limit. Defaults to none.
 func WithMaxWait(d time.Duration) LockOption {
 	return func(o *lockOptions) { o.MaxWait = limitOr(d, o.MaxWait) }
 }
@@ -105,21 +105,22 @@ func WithMaxWait(d time.Duration) LockOption {
 // hands the lock to one that does by way of Redis only. Defaults to off.
 func WithFencing() LockOption { return func(o *lockOptions) { o.Fenced = true } }
 
-// WithLockReplicas has an acquisition count once n replicas of the server have acknowledged it.
-// Replication is asynchronous: without this a failover may promote a replica that does not know the
-// lock, which is then given to a second caller.
+// WithLockReplicas makes an acquisition wait until n replicas have acknowledged it. Replication is
+// asynchronous: without this a failover may promote a replica that does not know the lock, which is
+// then given to a second caller.
 //
-// Where fewer acknowledge it in time, the error is ErrUnderReplicated, at once, also from Lock,
-// which waits for other holders and not for replicas; the lock is released in the background. They
-// have a quarter of the TTL, a second at the most, and less if go-redis's ReadTimeout is shorter
-// than that (with one of 300ms, half of it) or the caller's context ends sooner (of a second,
-// half). The server counts that in steps of 100ms; the lock's deadline counts from before all of
-// it. Under a context of less than 200ms it may still be ErrUnknown.
+// If fewer acknowledge it in time, the error is ErrUnderReplicated, at once, also from Lock, which
+// waits for other holders and not for replicas; the lock is released in the background. The
+// replicas have a quarter of the TTL to acknowledge it, a second at the most, and less if
+// go-redis's ReadTimeout is shorter than that (with one of 300ms, half of it) or the caller's
+// context ends sooner (of a second, half). The server counts that in steps of 100ms; the lock's
+// deadline counts from before all of it. Under a context of less than 200ms it may still be
+// ErrUnknown.
 //
-// Extend and the renewals of WithAutoRenew count once n replicas have them, too: else a replica
-// would end the lock earlier than its holder. So while too few replicas answer, no lock is
-// acquired, and one that is renewed is lost at its deadline. A hand-over within the
-// process needs no replica, since the key stays as it is.
+// Extend and the renewals of WithAutoRenew wait for n replicas, too: else a replica would end the
+// lock earlier than its holder. So while too few replicas answer, no lock is acquired, and one that
+// is renewed is lost at its deadline. A hand-over within the process needs no replica, since the
+// key stays as it is.
 //
 // It costs one more round trip, from the server to its replicas, in which the connection is busy.
 // Give n no more than the replicas that are left when one has failed: with two replicas, 1. Then it
@@ -201,7 +202,11 @@ func isLabel(label string) bool {
 	return label != "" && len(label) <= maxLabel && utf8.ValidString(label) && !strings.ContainsFunc(label, unprintable)
 }
 
-// QueueOption sets something about a Queue. 0 and negative are as in LockOption.
+// QueueOption sets something about a Queue.
+//
+// 0 means that the option was not given: the default is used. A negative number or time means none,
+// if the option can be none; otherwise it is ErrInvalid. The exception: the prefix "" means that
+// the key has no prefix. Times are at most 100 years, else ErrInvalid.
 type QueueOption func(*queueOptions)
 
 type queueOptions struct {
@@ -238,19 +243,18 @@ const (
 	DuplicatesEarliest
 	// DuplicatesLatest replaces the task if the new due time is later.
 	DuplicatesLatest
-	// DuplicatesKeepDue gives the task the new payload, and the earlier of the two due times: what
-	// changes all the time is worked on when its first change said, with its last payload. Where
-	// that is the present one, each change puts it off by a microsecond, as with
-	// DuplicatesEarliest.
+	// DuplicatesKeepDue takes the new payload and keeps the earlier due time: repeated updates run
+	// once, at the first due time, with the last payload. An update that is not due earlier moves
+	// the due time by one microsecond, as with DuplicatesEarliest.
 	DuplicatesKeepDue
 	// DuplicatesOnce makes the ID an idempotency key: what was finished within WithRetention is not
 	// enqueued again (OutcomeDone), nor is what waits or is leased (OutcomeKept). A dead letter is,
 	// and what was cancelled. On a Queue without WithRetention it is ErrInvalid.
 	//
-	// Reschedule of a leased task has it run again, as ever. It is as good as the memory of the
-	// server, and of what finishes the tasks: see WithRetention. The work itself is done at least
-	// once, as ever: a handler whose lease runs out, or whose result is lost with the server's
-	// data, runs again.
+	// It holds only while the server keeps its data, and if every process that finishes tasks sets
+	// WithRetention. Reschedule of a leased task still has it run again. The work itself is done at
+	// least once: a handler whose lease runs out, or whose result is lost with the server's data,
+	// runs again.
 	DuplicatesOnce
 )
 
@@ -288,16 +292,15 @@ func WithMaxAttempts(n int) QueueOption {
 	return func(o *queueOptions) { o.MaxAttempts = limitOr(n, o.MaxAttempts) }
 }
 
-// WithPollInterval sets the longest time between two polls of Wait, and so the longest
-// delay when a notification is lost. If more than 100 clients wait, each polls more rarely, once in
-// 3d at least; and once an hour at least. At least 1ms. Defaults to 1s.
+// WithPollInterval sets the longest time between two polls of Wait, and so the longest delay when a
+// notification is lost. If more than 100 clients wait, each polls less often: every 3d at the
+// longest. No pause is longer than an hour, whatever d is. At least 1ms. Defaults to 1s.
 func WithPollInterval(d time.Duration) QueueOption {
 	return func(o *queueOptions) { o.Poll = cmp.Or(d, o.Poll) }
 }
 
 // WithDeadLimit bounds the number of dead letters to n: more are dropped for good, those first that
-// died first. Stats.Trimmed counts what was dropped. Negative is no limit.
-// Defaults to none.
+// died first. Stats.Trimmed counts what was dropped. Negative is no limit. Defaults to none.
 //
 // Bury, a Worker, or a claim that finds the attempts of a task used up, buries the task and drops
 // the oldest letters in one step: there are never more than n, however many tasks die at a time. To
@@ -306,8 +309,8 @@ func WithPollInterval(d time.Duration) QueueOption {
 // The limit is that of the Queue that buries, and is not kept on the server: give it to the queues
 // of all workers alike. A limit that is new or lower, or a Queue without one, leaves more letters
 // than n. Each burial then drops up to a hundred more than it buries, and each running Worker of a
-// Queue with the limit a hundred at a time: when it says that it lives (see Queue.Workers), and
-// every 250ms from then on until n are left.
+// Queue with the limit a hundred at a time: at each heartbeat (see Queue.Workers), and every 250ms
+// from then on until n are left.
 //
 // Where no Worker runs, only burials drop. In a loop of one's own these are Bury, a Claim that
 // finds attempts used up, and a Claim or Pop that finds an entry that is not the library's.
@@ -316,8 +319,8 @@ func WithDeadLimit(n int) QueueOption {
 }
 
 // WithDeadAge drops dead letters that died longer ago than d, by the server's clock, as
-// WithDeadLimit drops those beyond its limit: beside burials, and when a Worker of a Queue with
-// this option says that it lives, be it idle. Stats.Trimmed counts them too.
+// WithDeadLimit drops those beyond its limit: beside burials, and at each heartbeat of a Worker of
+// a Queue with this option, be it idle. Stats.Trimmed counts them too.
 //
 // Without such a Worker, old letters stay until the next burial. At least 1ms; negative is no
 // limit. Defaults to none.
@@ -325,42 +328,45 @@ func WithDeadAge(d time.Duration) QueueOption {
 	return func(o *queueOptions) { o.DeadAge = limitOr(d, o.DeadAge) }
 }
 
-// WithRetention has finished tasks remembered for d, by the server's clock: Get, List and All show
-// them as StateDone, with DoneAt, Attempt, and what RecordResult has recorded.
+// WithRetention remembers finished tasks for d, by the server's clock. Get, List and All show them
+// as StateDone, with DoneAt, Attempt, and what RecordResult has recorded.
 //
 // What a Worker or Dequeue finishes is remembered. What Pop takes or a handler discards is not; nor
-// is a version, or an occurrence of a Periodic, that another one takes the place of. A remembered ID can be enqueued
-// again, except with DuplicatesOnce. Cancel and Purge forget.
+// is a version, or an occurrence of a Periodic, that another one takes the place of. A remembered
+// ID can be enqueued again, except with DuplicatesOnce. Cancel and Purge forget.
 //
 // The d is that of the Queue that finishes, and is not kept on the server: give it to the queues of
 // all workers and producers alike; the shortest one counts. What is over is forgotten by what
-// finishes tasks, and by each running Worker when it says that it lives (see Queue.Workers): a
-// thousand at a time, 250 where there are results. Where neither happens, it stays: a loop with
-// Claim and Dequeue forgets as it finishes, one with Pop never.
+// finishes tasks, and by each running Worker at each heartbeat (see Queue.Workers): a thousand at a
+// time, 250 where there are results. Where neither happens, it stays: a loop with Claim and Dequeue
+// forgets as it finishes, one with Pop never.
 //
 // A task takes about 100 bytes of Redis, and one with a result or with another Attempt than 1 about
 // 100 more, and the result. No finish fails for want of room: a full server gets the ID without the
-// result, and the Worker logs that. At least 1ms; negative remembers nothing.
-// Defaults to none.
+// result, and the Worker logs that. At least 1ms; negative remembers nothing. Defaults to none.
 func WithRetention(d time.Duration) QueueOption {
 	return func(o *queueOptions) { o.Retention = limitOr(d, o.Retention) }
 }
 
-// WithQueueReplicas has what changes a queue count once n replicas of the server have
-// acknowledged it: Enqueue, EnqueueBatch, Dequeue, Retry, Release, Bury, Revive, Drop, Reschedule,
-// Cancel, Pop, Pause and Resume. Without this a failover may forget what was acknowledged a moment
-// before. Where fewer acknowledge it in time (a second, or less if go-redis's ReadTimeout is
-// shorter or ctx ends sooner; see WithLockReplicas), the error is ErrUnderReplicated. The change is
-// made all the same, on the primary, and what the operation returns stands beside the error:
+// WithQueueReplicas makes a change of the queue wait until n replicas have acknowledged it: by
+// Enqueue, EnqueueBatch, Dequeue, Retry, Release, Bury, Revive, Drop, Reschedule, Cancel, Pop,
+// Pause, Resume, SetLimits or Purge. Without this a failover may forget what was acknowledged a
+// moment before.
 //
-//   - Accept that, or call again. A repeat says what is true of the replicas, though it may find nothing to do: without
-//     ErrUnderReplicated, n of them have all that was done to the queue before, by whichever call. It costs a small write.
-//   - A task that was to be enqueued is in the queue, and may be claimed. To enqueue it again with DuplicatesKeep
-//     changes nothing; with DuplicatesReplace it is a new version.
-//   - A task that was to be finished is. After a failover that forgets it, it is handed out
-//     again, as after a crash: at least once. A further call is ErrStale, joined with ErrUnderReplicated until the replicas have it.
-//   - EnqueueBatch, Dequeue, Retry, Release, Bury and Revive end with the chunk that too few have acknowledged. The next ones
-//     have not been sent.
+// If fewer acknowledge it in time (a second, or less if go-redis's ReadTimeout is shorter or ctx
+// ends sooner; see WithLockReplicas), the error is ErrUnderReplicated. The change is made all the
+// same, on the primary, and what the operation returns stands beside the error:
+//
+//   - Accept that, or call again. A repeat says what is true of the replicas, though it may find
+//     nothing to do: without ErrUnderReplicated, n of them have all that was done to the queue
+//     before, by any call. It costs a small write.
+//   - A task that was to be enqueued is in the queue, and may be claimed. To enqueue it again with
+//     DuplicatesKeep changes nothing; with DuplicatesReplace it is a new version.
+//   - A task that was to be finished is. After a failover that forgets it, it is handed out again,
+//     as after a crash: at least once. A further call is ErrStale, joined with ErrUnderReplicated
+//     until the replicas have it.
+//   - An operation in several steps (EnqueueBatch, Dequeue, Retry, Release, Bury, Revive, Drop,
+//     Pop) ends with the step that too few replicas have acknowledged; the next steps are not sent.
 //
 // Calls that are merged share one wait. What a Worker reports waits for no replica, nor do claims
 // and extensions: no caller could do anything about it, tasks are handed out at least once in any

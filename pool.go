@@ -21,9 +21,9 @@ import (
 // one that took a millisecond. (Start-time fair queueing: Goyal, Vin and Cheng, 1996.) What one
 // queue does not use, the others have: no handler idles while there is work, except until a claim
 // that is under way has been answered. A queue that had no work gets the next handler that returns,
-// or one at once if one is free. Nothing is claimed for which there is no handler, but for one task
-// of a server that did not answer before. Handlers are not interrupted: one queue's long ones may
-// have all, if the others had no work.
+// or one at once if one is free. It claims nothing that no handler is free for, except one probe
+// task from a server that did not answer before. Handlers are not interrupted: one queue's long
+// ones may have all, if the others had no work.
 //
 // A queue whose server does not answer keeps handlers for about a tenth of a second. Each has one
 // goroutine or two, beside the handlers', and one more for Periodic tasks; and each client has one

@@ -52,11 +52,13 @@ type Task struct {
 	// trace, say. Up to 64 pairs, 63 beside a Kind; a key has 1 to 256 bytes, and is not
 	// "sluice-kind". Optional.
 	Header map[string]string
-	// Delay is the time from now, by the server's clock, until the task is due: at once if it is
-	// negative, as time.Until of a deadline that has passed is. At most 100 years.
+	// Delay is the time from now, by the server's clock, until the task is due. A negative delay
+	// means at once, as time.Until of a deadline that has passed is; one of more than 100 years is
+	// ErrInvalid.
 	Delay time.Duration
-	// At is when the task is due, instead of Delay: at once if it has passed, 2200 at the latest. It
-	// is the one time that comes from the caller's clock.
+	// At is when the task is due, instead of Delay. A time that has passed means at once.
+	// ErrInvalid: a time before 1970 or after 2200, or both Delay and At set. It is the only time
+	// taken from the caller's clock.
 	At time.Time
 	// Duplicates says what becomes of an ID that is already in the queue, for this one enqueue.
 	// Defaults to the queue's: see WithDuplicates.
@@ -154,7 +156,7 @@ func (s State) String() string { return nameIn(stateNames[:], int(s)) }
 type Outcome int
 
 const (
-	// OutcomeAdded: the ID was not in the queue, or among the dead letters.
+	// OutcomeAdded: the ID was new to the queue, or replaced a dead letter.
 	OutcomeAdded Outcome = iota + 1
 	// OutcomeUpdated: the task has the new due time and payload, and no attempts.
 	OutcomeUpdated
@@ -229,8 +231,9 @@ func (q *Queue) Cancel(ctx context.Context, id string) (State, error) {
 	return State(state), wrap("cancel", q.name, err)
 }
 
-// Reschedule makes a task due after delay, at once if that is negative and in 100 years at most, and
-// reports whether there was one; dead letters don't count. The payload and the attempts stay.
+// Reschedule makes a task due after delay, and reports whether there was one; dead letters don't
+// count. The payload and the attempts stay. A negative delay means at once; one of more than 100
+// years is ErrInvalid.
 //
 // A leased task is not taken from its holder: it will be due again at that time, as a new one, once
 // the holder has finished (see OutcomeDeferred). After ErrUnknown it may be called again.
@@ -269,8 +272,8 @@ func (q *Queue) Get(ctx context.Context, id string, opts ...ReadOption) (TaskInf
 }
 
 // Purge removes every task and dead letter, and what is remembered of finished ones. The holders of
-// leases learn of it by ErrStale. A pause stays, until Resume ends it, and so do limits and the count
-// of dropped letters. After ErrUnknown it may be called again: what was enqueued since is gone too.
+// leases learn of it by ErrStale. A pause stays, until Resume ends it, and so do limits and the
+// counters of Stats. After ErrUnknown it may be called again: what was enqueued since is gone too.
 func (q *Queue) Purge(ctx context.Context) error {
 	return q.do("purge", func() error { return q.engine.Purge(ctx) })
 }

@@ -13,7 +13,8 @@ import (
 // caller then says what becomes of each with Dequeue, Retry, Release or Bury. A task of which it
 // says nothing is due again when its lease ends.
 //
-// To find nothing due is no error. KeepAlive keeps the lease while the caller works.
+// n must be at least 1, and lease 1ms to 100 years, else ErrInvalid. To find nothing due is no
+// error. KeepAlive keeps the lease while the caller works.
 //
 // Tasks that were claimed as often as WithMaxAttempts allows go to the dead letters
 // instead, as do entries that are not the library's; fewer than n may be returned then.
@@ -43,7 +44,8 @@ func (q *Queue) Claim(ctx context.Context, n int, lease time.Duration) ([]Entry,
 }
 
 // Pop takes up to n due tasks out of the queue, earliest first. A task is handed to one caller at
-// most, and lost if that caller dies: use Claim where that matters.
+// most, and lost if that caller dies: use Claim where that matters. n must be at least 1, else
+// ErrInvalid.
 //
 // More than 250, or a megabyte of payload, are taken in several steps; if one fails, the tasks
 // taken before are returned beside the error. An ID that is enqueued between two steps may be
@@ -59,7 +61,7 @@ func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
 }
 
 // Peek reads up to n due tasks, earliest first. It changes nothing, and nothing keeps other callers
-// from taking them: Dequeue reports whether one did.
+// from taking them: Dequeue reports whether one did. n must be at least 1, else ErrInvalid.
 //
 // It reads on past what Claim and Pop would set aside, so a queue that is only ever peeked at needs
 // a Claim now and then.
@@ -80,9 +82,9 @@ func (q *Queue) Peek(ctx context.Context, n int) ([]Entry, error) {
 // is due, when it is notified of an earlier one, and when a poll has found one.
 //
 // Redis is polled when a caller begins to wait, unless a Claim has just said when the earliest task
-// is due, and once in each poll interval. All callers on one client and queue share these polls, of
-// which there are as many as the one wants that wants most, and all queues on one client share
-// those that find nothing.
+// is due, and once in each poll interval. Callers on the same client and queue share the polls, at
+// the shortest interval that one of them asked for. If they find nothing, all queues of the client
+// share them.
 //
 // It is a hint: another one may take the task first, so that Claim or Pop may find nothing, and
 // the caller comes back. Of the callers on one Queue, as many return as there are tasks due, as

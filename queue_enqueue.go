@@ -49,12 +49,14 @@ func (q *Queue) Enqueue(ctx context.Context, t Task) (Outcome, error) {
 // that order, by microseconds: the n-th of those with the same At is due n microseconds after it.
 // An ID may occur more than once.
 //
-// There may be any number of tasks: up to 250, or a megabyte of payload, are enqueued atomically at
-// a time, in a row with the same Duplicates. There is an outcome for each task, in the order given. After an error, 0 is the outcome
-// of a task whose chunk has failed or was not sent. Of a chunk that has failed nothing was done,
-// unless the error is ErrUnknown: then all of it was, or nothing. To enqueue the tasks whose
-// outcome is 0 again is as safe as it is for Enqueue. With ErrUnderReplicated all of it is in the
-// queue, and it has its outcomes. No outcomes are returned if nothing was sent.
+// There may be any number of tasks. They are enqueued in steps: up to 250, or a megabyte of
+// payload, atomically at a time, in a row with the same Duplicates. Without tasks it does nothing.
+//
+// There is an outcome for each task, in the order given. After an error, 0 is the outcome of a task
+// whose step has failed or was not sent. Of a step that has failed nothing was done, unless the
+// error is ErrUnknown: then all of it was, or nothing. To enqueue the tasks whose outcome is 0
+// again is as safe as it is for Enqueue. With ErrUnderReplicated the tasks of the step are in the
+// queue, and have their outcomes. No outcomes are returned if nothing was sent.
 func (q *Queue) EnqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) {
 	const op = "enqueue batch"
 	if err := q.check(op); err != nil {

@@ -118,9 +118,9 @@ var dispositionNames = [...]string{"unknown", "done", "retried", "buried", "canc
 // String returns the disposition's name in lower case.
 func (d Disposition) String() string { return nameIn(dispositionNames[:], int(d)) }
 
-// WithQueueHooks has h called for tasks. Given several times, the hooks of all are called, in that
-// order; each of TasksSending and TaskStarted is given the context that the one before it returned.
-// Defaults to none.
+// WithQueueHooks calls the functions of h for tasks. Given several times, the hooks of all are
+// called, in that order; each of TasksSending and TaskStarted is given the context that the one
+// before it returned. Defaults to none.
 func WithQueueHooks(h QueueHooks) QueueOption {
 	isSet := h.TasksSending != nil || h.TasksSent != nil || h.tellsOfWork()
 	return func(o *queueOptions) { o.hooks = o.hooks.with(&h, isSet) }

@@ -171,9 +171,9 @@ func infoOf(i store.Info) TaskInfo {
 // A dead letter with an empty ID, which only a foreign client can have written, is removed for
 // good: no operation can name it.
 //
-// More than 250 are revived in several steps. If one fails, the number of those revived
-// before is returned beside the error. After ErrUnknown it may be called again: what has
-// been revived is no dead letter any more, unless it has died again.
+// Without IDs it does nothing and returns 0. More than 250 are revived in several steps. If one
+// fails, the number of those revived before is returned beside the error. After ErrUnknown it may
+// be called again: what has been revived is no dead letter any more, unless it has died again.
 func (q *Queue) Revive(ctx context.Context, ids ...string) (int, error) {
 	return q.changeDead(ctx, "revive", ids, (*queues.Queue).Revive)
 }
@@ -184,9 +184,9 @@ func (q *Queue) Revive(ctx context.Context, ids ...string) (int, error) {
 //
 // It works on a full server.
 //
-// More than 250 are removed in several steps. If one fails, the number of those removed
-// before is returned beside the error. After ErrUnknown it may be called again: what was
-// removed is not found, unless a task of that ID has died since.
+// Without IDs it does nothing and returns 0. More than 250 are removed in several steps. If one
+// fails, the number of those removed before is returned beside the error. After ErrUnknown it may
+// be called again: what was removed is not found, unless a task of that ID has died since.
 func (q *Queue) Drop(ctx context.Context, ids ...string) (int, error) {
 	return q.changeDead(ctx, "drop", ids, (*queues.Queue).Drop)
 }
@@ -222,9 +222,9 @@ type Stats struct {
 	Done int64
 	// Finished is how many tasks were finished by a Worker or Dequeue, discarded, or taken by Pop.
 	//
-	// This counter and the next four are of all processes. They begin again at 0 after a day in which
-	// no Worker ran and fewer than 16 tasks were counted; nothing else makes them fall. A server
-	// that denies HINCRBY counts nothing.
+	// This counter and the next four are of all processes. They begin again at 0 after a day in
+	// which no Worker ran and fewer than 16 tasks were counted; nothing else makes them fall. A
+	// server that denies HINCRBY counts nothing.
 	Finished int64
 	// Retried is how many attempts failed, after which the task was to be tried again.
 	Retried int64
@@ -234,13 +234,13 @@ type Stats struct {
 	// it. So it counts the leases of Workers that died, and of loops with Claim, too.
 	// WorkerStats.Lost is what a Worker has noticed itself.
 	Lost int64
-	// Trimmed is how many dead letters were removed by WithDeadLimit or WithDeadAge. Those that Drop
-	// removed are not counted.
+	// Trimmed is how many dead letters were removed by WithDeadLimit or WithDeadAge. Those that
+	// Drop removed are not counted.
 	Trimmed int64
 	// Workers is how many Workers run, of all processes: see Queue.Workers.
 	Workers int
-	// WorkerSeen is when a Worker last reported itself, by the server's clock. Zero if none has for a
-	// day.
+	// WorkerSeen is when a Worker last reported itself, by the server's clock. Zero if none has for
+	// a day.
 	WorkerSeen time.Time
 	// Lateness is for how long the first due task has been due; 0 if none is.
 	Lateness time.Duration
@@ -372,8 +372,10 @@ func (l Limits) checked() (Limits, error) {
 // writes, as many more may be handed out as were lost. Workers of a build without limits get
 // nothing while there are any.
 //
-// ErrInvalid: a negative Per or Burst, or a number above a billion. After ErrUnknown it may be called
-// again.
+// ErrInvalid: a negative Per or Burst, either of them without Rate, a Per of more than 100 years, a
+// number above a billion, or a Rate of more than one task a microsecond. After ErrUnknown it may be
+// called again.
+//
 // Permits limit code that is no task: see WithPermits.
 func (q *Queue) SetLimits(ctx context.Context, l Limits) error {
 	l, err := l.checked()
@@ -390,7 +392,7 @@ func (q *Queue) Limits(ctx context.Context) (Limits, error) {
 	return s.Limits, err
 }
 
-// WorkerInfo is a Worker that runs, as it says of itself.
+// WorkerInfo is a Worker that runs, as its last heartbeat says.
 type WorkerInfo struct {
 	// ID is of one Run of a Worker: TaskInfo.Worker is the same.
 	ID string
@@ -402,16 +404,16 @@ type WorkerInfo struct {
 	// Concurrency is how many handlers it may have at once, in a Pool at most. Running is how many
 	// it had when it was last seen, and Stuck how many of these are stuck: see Worker.Timeout.
 	Concurrency, Running, Stuck int
-	// Started is when Run was called, by its own clock. Seen is when it last said that it lives, by
+	// Started is when Run was called, by its own clock. Seen is when its last heartbeat came, by
 	// the server's.
 	Started, Seen time.Time
 }
 
 // Workers returns the Workers of the queue that run, of all processes. It changes nothing.
 //
-// Each says every 15 seconds that it lives, or once in a poll interval if that is longer (see
-// WithPollInterval), and once an hour at least; one that has died is left out when it has been silent for three times as long.
-// Loops of one's own, with Claim or Pop, are not among them.
+// Each Worker sends a heartbeat every 15 seconds, or once in a poll interval if that is longer (see
+// WithPollInterval), and once an hour at least. A Worker that has died is left out when it has been
+// silent for three times as long. Loops of one's own, with Claim or Pop, are not among them.
 func (q *Queue) Workers(ctx context.Context) ([]WorkerInfo, error) {
 	var workers []WorkerInfo
 	err := q.do("workers", func() error {

@@ -23,19 +23,20 @@ import (
 // finished. ErrUnknown: each may or may not have been; calling again is safe, and a task
 // that had been finished is stale then. Up to 250 are finished atomically at a time; after
 // an error those of earlier steps have been, except those that a *StaleError beside it
-// names.
+// names. Without entries it does nothing and returns nil.
 //
 // Calls of many goroutines on one Queue at the same time are sent together, by one script.
 func (q *Queue) Dequeue(ctx context.Context, es ...Entry) error {
 	return q.settle(ctx, "dequeue", store.Disposition{Action: store.Finish}, es...)
 }
 
-// Retry gives tasks back whose attempts have failed, due again after delay, at once if that is
-// negative, and in 100 years at most; the attempt counts. The reason says why, in the words of an
-// error: Get and List show the first 512 bytes of the last one, until the task has ended.
+// Retry gives tasks back whose attempts have failed, due again after delay; the attempt counts. A
+// negative delay means at once; one of more than 100 years is ErrInvalid. The reason says why, in
+// the words of an error: Get and List show the first 512 bytes of the last one, until the task has
+// ended.
 //
 // Where a new version was deferred, that one takes its place instead, at its own time. ErrStale,
-// ErrUnknown and the steps are as for Dequeue.
+// ErrUnknown and the steps are as for Dequeue. Without entries it does nothing and returns nil.
 //
 // A task that has used up its attempts (see MaxAttempts) is put back too, and the next claim buries
 // it, as "attempts used up": Bury it instead, with the reason.
@@ -48,20 +49,20 @@ func (q *Queue) Retry(ctx context.Context, delay time.Duration, reason string, e
 
 // Release gives tasks back that were not begun: they are due now, and the attempt does not
 // count. Where a new version was deferred, that one takes its place. ErrStale, ErrUnknown and
-// the steps are as for Dequeue.
+// the steps are as for Dequeue. Without entries it does nothing and returns nil.
 func (q *Queue) Release(ctx context.Context, es ...Entry) error {
 	return q.settle(ctx, "release", store.Disposition{Action: store.Release}, es...)
 }
 
-// Bury puts tasks among the dead letters, where they stay until they are Revived, Cancelled or
-// enqueued again: there is no expiry, and no limit to their number, except with WithDeadAge and
-// WithDeadLimit.
+// Bury puts tasks among the dead letters, where they stay until Revive, Cancel, Drop or Purge, or
+// until the ID is enqueued again: there is no expiry, and no limit to their number, except with
+// WithDeadAge and WithDeadLimit.
 //
 // Of the reason 512 bytes are kept; what is longer is cut at a character's end.
 //
 // Where Enqueue has deferred a new version, that one takes the task's place at its own
 // time, and the old one is gone: an ID is in a queue once. ErrStale, ErrUnknown and the steps are
-// as for Dequeue. It works on a full server.
+// as for Dequeue. Without entries it does nothing and returns nil. It works on a full server.
 func (q *Queue) Bury(ctx context.Context, reason string, es ...Entry) error {
 	return q.settle(ctx, "bury", store.Disposition{Action: store.Bury, Reason: cutReason(reason)}, es...)
 }
@@ -90,9 +91,9 @@ func (q *Queue) settle(ctx context.Context, op string, d store.Disposition, es .
 	return wrap(op, q.name, failed)
 }
 
-// Extend gives a claimed task a new lease from now: it is the heartbeat of long work. The
-// receipt stays as it is, so that e is good for the whole attempt, whatever becomes of an
-// extension and of its reply.
+// Extend extends the lease of a claimed task: it lasts at least lease from now, and is never made
+// shorter. lease is 1ms to 100 years, else ErrInvalid. The receipt stays as it is, so that e is
+// good for the whole attempt, whatever becomes of an extension and of its reply.
 //
 // ErrStale: the task isn't the caller's any more, or it was never claimed, or its lease has run out
 // and its place among Limits.Running is another's; stop working on it. ErrUnknown: the lease may
@@ -110,7 +111,7 @@ func (q *Queue) Extend(ctx context.Context, e Entry, lease time.Duration) error 
 // of other callers on this Queue.
 //
 // It is what a Worker does for its handlers. The caller then says what became of the task, with
-// Dequeue, Retry, Release or Bury; fn must not.
+// Dequeue, Retry, Release or Bury; fn must not. lease is 1ms to 100 years, else ErrInvalid.
 //
 // The context that fn gets ends with ctx, and by itself when the task is not the caller's
 // any more: with the cause ErrLost before the lease can end on the server, or with

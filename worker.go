@@ -44,7 +44,7 @@ const (
 // poll interval (see WithPollInterval). After a claim without an answer, which has leased tasks
 // that no handler sees, it asks for one task, then for two, four and so on, up to half of a size
 // that had no answer; once a minute it tries more. It uses up to five connections of the queue's
-// client at once (two exchanges, extensions, a poll, and, each 15 seconds, that it lives), with
+// client at once (two exchanges, extensions, a poll, and a heartbeat: see Queue.Workers), with
 // hundreds of handlers up to three more for extensions, one for pub/sub and, when Redis does not
 // answer, one for each exchange that it has given up, until the client's own timeout. It has a
 // goroutine or two beside those of its handlers, and one more for Periodic tasks.
@@ -103,12 +103,12 @@ type Worker struct {
 	// Timeout bounds the work on one task: its ctx ends then. At most 100 years; negative is no
 	// limit, so that a handler which hangs keeps its task for ever. Defaults to 30 minutes.
 	//
-	// A handler that has not returned Grace after that is stuck, and so is one whose Backoff has
-	// not: a warning, the hook TaskStuck and WorkerStats.Stuck tell. Its lease is extended no more,
-	// so the task is handed out again when that ends; LeaseValid(ctx) is false; whatever it returns
-	// at last, the task is Lost. Its place is given to another handler, so that up to twice
-	// Concurrency may run. As many stuck ones as Concurrency are replaced, in a Pool that of the
-	// Worker and that of the Pool; more keep their places.
+	// If the handler or Backoff is still running at Timeout+Grace, the task is stuck: it is logged,
+	// the hook TaskStuck is called and WorkerStats.Stuck counts it. Its lease is no longer
+	// extended, so the task is handed out again when the lease ends. LeaseValid(ctx) is false, and
+	// the Disposition is DispositionLost, whatever the handler returns. Its place is given to
+	// another handler, so up to twice Concurrency may run. As many stuck ones as Concurrency are
+	// replaced, in a Pool that of the Worker and that of the Pool; more keep their places.
 	Timeout time.Duration
 
 	// Backoff is how long a task waits after its attempt-th attempt (1 for the first) has
@@ -125,7 +125,7 @@ type Worker struct {
 	Label string
 
 	// Limits are given to the queue if none have been set: before the first claim, and again about
-	// once a minute, or as often as the worker says that it lives, so that a Redis which has lost its
+	// once a minute, or at each heartbeat if that is less often, so that a Redis which has lost its
 	// data is soon limited again. What SetLimits has set stays, be it no limits. Defaults to none.
 	Limits Limits
 
@@ -171,9 +171,9 @@ type WorkerStats struct {
 	// Again is how many tasks were given back because the handler returned Again, or an error
 	// that wraps it. (A version that was waiting may have taken a task's place.)
 	Again int64
-	// Lost is how many leases were lost before the handler's result was accepted, or were left
-	// to run out, because the handler was stuck or by a Run that gave up waiting for it: the work
-	// may be done twice.
+	// Lost is how many leases this Worker has lost before the handler's result was accepted, or
+	// left to run out, because the handler was stuck or Run gave up waiting for it: the work may be
+	// done twice. Stats.Lost is the server's count.
 	Lost int64
 }
 
@@ -184,8 +184,8 @@ type UnfinishedError struct {
 	Running int
 	// Unacknowledged is how many results Redis had not acknowledged.
 	Unacknowledged int
-	// Claims is how many claims of the last Lease Redis had not answered. The tasks that they may
-	// yet bring have used an attempt.
+	// Claims is how many claims, sent within the last Lease, had no reply. Tasks that they leased
+	// have used an attempt.
 	Claims int
 }
 

@@ -50,7 +50,7 @@ var queueGauges = []struct {
 //
 //	sluice.queue.tasks          tasks by sluice.task.state: due, scheduled, leased, dead, and done: finished ones that are remembered
 //	sluice.queue.lateness       for how long the first due task has been due, in seconds
-//	sluice.queue.finished       tasks that were finished, discarded or popped, a counter, as are the next four
+//	sluice.queue.finished       tasks that were finished, a counter, as are the next four: see sluice.Stats
 //	sluice.queue.retried        tasks that failed and are to be tried again
 //	sluice.queue.buried         tasks that were put among the dead letters
 //	sluice.queue.lost           leases that ran out
@@ -62,8 +62,9 @@ var queueGauges = []struct {
 //	sluice.queue.limit.rate     how many tasks may be handed out in a second; only of a queue with this limit
 //
 // The counters are the server's, for all processes: also for those that have no hooks or were
-// killed, of which sluice.task.dispositions does not tell. They begin at 0 after a day without work,
-// and may fall a little in a failover, which rate() takes for a beginning at 0: deriv() does not.
+// killed, of which sluice.task.dispositions does not tell. They begin at 0 after a day without
+// work, and may fall a little in a failover, which rate() takes for a beginning at 0: deriv() does
+// not.
 //
 // A queue whose server does not answer has no values in that collection, and its error goes to
 // OpenTelemetry's error handler.

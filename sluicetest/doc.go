@@ -61,11 +61,11 @@
 //
 // What costs time in a bubble is work, not waiting. An idle Worker or caller of Wait polls once in
 // each WithPollInterval (1 s by default), a caller that waits for a lock once in each
-// WithRetryInterval (100 ms), a Worker says every 15 s that it lives, or as often as it polls if
-// that is less, and a renewed lock is extended three times in each TTL (15 s); each of these takes
-// the fake about half a millisecond, several times that under the race detector. In a bubble no
-// notification is lost, so give the queues and Lockers of tests that cross days an interval of an
-// hour.
+// WithRetryInterval (100 ms), a Worker sends a heartbeat every 15 s, or as often as it polls if
+// that is less often, and a renewed lock is extended three times in each TTL (15 s); each of these
+// takes the fake about half a millisecond, several times that under the race detector. In a bubble
+// no notification is lost, so give the queues and Lockers of tests that cross days an interval of
+// an hour.
 //
 // # Outside a bubble
 //

@@ -17,9 +17,10 @@ import (
 	"github.com/sluice-go/sluice/internal/keyspace"
 )
 
-// Redis is a Redis server in this process, with a clock that the test moves. It ends with the
-// test. Its methods fail the test, and end it, if something is wrong; so call those that begin with
-// Require from the test's goroutine, as t.FailNow. Otherwise it is safe for concurrent use.
+// Redis is a Redis server in this process, with a clock that the test moves. It ends with the test.
+//
+// Its methods end the test by t.FailNow if something is wrong. So call them from the test's
+// goroutine, except Client, NewClient, Now and Prefix, which may be called from any.
 type Redis struct {
 	*server
 	prefix string // of the queues that assertions look at

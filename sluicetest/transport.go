@@ -6,16 +6,16 @@ import (
 	"net/http/httptest"
 )
 
-// Transport returns a transport that has h serve each request, in the caller's goroutine and
-// without a socket: so a client of your HTTP service works in a bubble, where a socket does not
-// (a goroutine that waits for the network keeps the bubble's clock from moving).
+// Transport returns an http.RoundTripper that calls h for each request, without a socket. So a
+// client of your HTTP service works in a bubble, where a socket does not (a goroutine that waits
+// for the network keeps the bubble's clock from moving).
 //
 //	client := &http.Client{Transport: sluicetest.Transport(shop)}
 //	response, err := client.Post("http://shop/orders/1", "", nil)
 //
-// The request's context and body are the client's. RoundTrip returns when h does, with the whole
-// response; so a handler that streams, upgrades the connection or never returns needs a socket. A
-// panic of h is the caller's.
+// It calls h in the caller's goroutine. The request's context and body are the client's. RoundTrip
+// returns when h does, with the whole response; so a handler that streams, upgrades the connection
+// or never returns needs a socket. A panic of h is the caller's.
 func Transport(h http.Handler) http.RoundTripper { return transport{h} }
 
 type transport struct{ handler http.Handler }

@@ -37,7 +37,7 @@ func TestDone_IsSeenAndForgotten(t *testing.T) {
 	stop()
 	require.NoError(t, <-ended)
 
-	require.Regexp(t, `(?m)^mails .* 3 remembered$`, s.ok("queues"))
+	require.Regexp(t, `(?m)^mails .* 3 done$`, s.ok("queues"))
 	require.Regexp(t, `(?m)^text +2 +\S+Z +\S+$`, s.ok("ls", "mails", "--state", "done"))
 	require.NotContains(t, s.ok("ls", "mails", "--state", "done", "--wide"), "4711")
 	require.Regexp(t, `(?m)^text +2 +\S+Z +\S+ +sent as 4711$`, s.ok("ls", "mails", "--state", "done", "--payload", "--id", "t"))
@@ -85,6 +85,6 @@ func TestDone_IsSeenAndForgotten(t *testing.T) {
 	require.Equal(t, "done", s.stateOf(q, "bytes"))
 	require.Contains(t, s.ok("cancel", "mails", "--all", "--state", "done", "--id", "bytes", "--confirm", "1"), "forgotten 1 of 1")
 	require.Equal(t, "absent", s.stateOf(q, "bytes"))
-	require.Contains(t, s.run("purge", "mails").err, "remembered 1")
-	require.NotContains(t, s.ok("queues"), "3 remembered")
+	require.Contains(t, s.run("purge", "mails").err, "done 1")
+	require.NotContains(t, s.ok("queues"), "3 done")
 }

@@ -121,7 +121,7 @@ func (a *app) workersCommand() *cobra.Command {
 		Use: "workers [QUEUE]", Aliases: []string{"servers"}, SuggestFor: []string{"server"}, Short: "List who works on a queue, or on all queues",
 		Long: `List the Workers that run, in all processes: of one queue, or of all that sluice queues finds.
 
-Each says every 15 seconds that it lives (or once in a longer poll interval); one that has died is left out after three times as long. RUNNING is how many handlers it had
+Each sends a heartbeat every 15 seconds (or once in a longer poll interval); one that has died is left out after three times as long. RUNNING is how many handlers it had
 when it was last SEEN, STUCK how many of these have gone on beyond their timeout. A Worker of several queues, in a Pool, is
 listed for each. Loops of one's own, which call Claim or Pop, and Workers of versions before this one are not listed.`,
 		Args: usageArgs(cobra.MaximumNArgs(1)),

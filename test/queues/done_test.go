@@ -263,8 +263,8 @@ func TestRecordResult(t *testing.T) {
 	})
 }
 
-// TestRecordResult_OfATaskThatIsGone: a handler that has lost its lease, or whose task was cancelled,
-// is told so. Once it has returned, its ctx is a mistake of the program.
+// TestRecordResult_OfATaskThatIsGone: a handler that has lost its lease, or whose task was
+// cancelled, is told so. Once it has returned, its ctx is a mistake of the program.
 func TestRecordResult_OfATaskThatIsGone(t *testing.T) {
 	eachRemembering(t, func(b remembering) {
 		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "canceled"})

@@ -14,8 +14,8 @@ import (
 const (
 	// mostWorkers is how many workers a page lists.
 	mostWorkers = 50
-	// justClaimed is for how long the worker that has claimed a task may not be known yet: it says
-	// first that it lives after a second.
+	// justClaimed is for how long the worker that has claimed a task may not be known yet: its
+	// first heartbeat comes after a second.
 	justClaimed = 5 * time.Second
 )
 

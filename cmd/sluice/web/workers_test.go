@@ -176,7 +176,7 @@ func TestTask_LastError(t *testing.T) {
 	s.later()
 	got = s.get("/queues/orders/tasks/" + again[0].ID)
 	got.has(t, "<dt>Reason</dt>", "gave up")
-	got.lacks(t, "Last error", "503")
+	got.lacks(t, "Last error", "&gt;: 503")
 }
 
 // TestQueue_Rates: how often tasks end well or badly, of a moment that was watched, beside the
