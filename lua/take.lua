@@ -4,47 +4,47 @@
 -- is left, else ''
 -- RETURNS { ARGV[2] for the next script of the batch, one number per task as of enqueue.lua; 6 sold out   7 there is a task of that ID
 --           that holds nothing, or units of another item; of these two, and of 3 and 5, nothing changed. No numbers if all are added }
--- USES unpack, rights, prelude, new, wake, read, state, fields, put, stock, sale
+-- USES unpack, rights, prelude, new, wake, once, sale
 -- RETRY never: as of enqueue.lua.
-local ids = {}
-for i = 4, #ARGV, 6 do ids[#ids + 1] = ARGV[i] end
-local scores, fields = redis.call('ZMSCORE', KEYS[1], unpack(ids)), fieldsOf(unpack(ids))
+local args, ids = ARGV, {}
+for i = 4, #args, 6 do ids[#ids + 1] = args[i] end
+local scores, fields = redis.call('ZMSCORE', KEYS[1], unpack(ids)), redis.call('HMGET', KEYS[4], unpack(ids))
 local done = within and redis.call('ZMSCORE', KEYS[10], unpack(ids)) or {}
 redis.call('HLEN', KEYS[2]) -- check the types before the first write
 redis.call('ZCARD', KEYS[3])
-needAll()
-need('HSET', KEYS[2])
-need('HDEL', KEYS[2])
-need('HINCRBY', KEYS[12])
 
-for i, id in ipairs(ids) do
-  if not scores[i] and holdsOf(fields[i]) and not (decode(fields[i]) or {}).dead then -- a foreign consumer has removed its task
-    settleGone(id, fields[i])
-    redis.call('HDEL', KEYS[4], id)
-    fields[i] = false
-  end
-end
-local outcomes, known = { text(base + #ids * 0.000001) }, {}
-local entries, states, stored, empty = {}, {}, {}, {}
+endGone(ids, scores, fields)
+
+local outcomes, known, texts = { text(base + #ids * 0.000001) }, {}, {}
+local entries, states, stored, empty, to, first = {}, {}, {}, {}, 0, math.huge
 for i, id in ipairs(ids) do
   local at = 6 * i - 3
-  local due, payload = dueAt(ARGV[at]), ARGV[at + 2]
-  local outcome, holds = outcomeOf(tonumber(ARGV[at + 3]), ARGV[at + 4], ARGV[at + 5] ~= '', known[id], scores[i], fields[i], done[i])
-  outcomes[i + 1] = outcome
-  if outcome == 1 then
-    append(entries, text(due), id)
-    append(states, id, holds .. '::')
-    if payload ~= '' then append(stored, id, payload) else append(empty, id) end
-    if not first or due < first then first = due end
-    known[id] = holds
+  local spec, payload, units = args[at], args[at + 2], args[at + 3]
+  local stock, n = stockOf(args[at + 4], units), tonumber(units)
+  local outcome = (known[id] or scores[i] or fields[i]) and standing(stock[units], known[id], scores[i], fields[i])
+  if not outcome and within and isDone(scores[i], fields[i], done[i]) then outcome = 5 end
+  if not outcome and stock.left < n and args[at + 5] == '' then outcome = 6 end
+  outcomes[i + 1] = outcome or 1
+  if not outcome then
+    local due = dueAt(spec)
+    if not texts[spec] then texts[spec] = text(due) end
+    stock.left, stock.taken, known[id] = stock.left - n, stock.taken + n, stock[units]
+    entries[to + 1], entries[to + 2] = texts[spec], id
+    states[to + 1], states[to + 2] = id, stock[units] .. '::'
+    if payload ~= '' then stored[#stored + 1], stored[#stored + 2] = id, payload else empty[#empty + 1] = id end
+    to, first = to + 2, math.min(first, due)
   end
 end
-if #entries > 0 then
+if to > 0 then
+  need('HSET', KEYS[2])
+  need('HSET', KEYS[4])
+  need('HINCRBY', KEYS[12])
+  if #empty > 0 then need('HDEL', KEYS[2]) end
   redis.call('ZADD', KEYS[1], unpack(entries)) -- first: a full server rejects it before anything is written
   redis.call('HSET', KEYS[4], unpack(states))
   if #stored > 0 then redis.call('HSET', KEYS[2], unpack(stored)) end
   if #empty > 0 then redis.call('HDEL', KEYS[2], unpack(empty)) end
   writeStocks()
-  wake(first, #entries / 2)
+  wake(first, to / 2)
 end
-return #entries == 2 * #ids and { outcomes[1] } or outcomes
+return to == 2 * #ids and { outcomes[1] } or outcomes

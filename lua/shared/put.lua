@@ -1,18 +1,8 @@
--- DEFINES within, first, isDone, enqueue
--- USES prelude, failure, state, fields
+-- DEFINES first, enqueue
+-- USES prelude, failure, state, fields, once
 -- For enqueue, with its arguments.
-local policy, within = ARGV[1], nil
-if string.sub(policy, 1, 5) == 'once:' then
-  within = tonumber(string.sub(policy, 6)) -- for how many seconds what is done keeps its ID
-  policy = 'once'
-end
 redis.call('ZCARD', KEYS[5]) -- check its type before the first write
 local first
-
--- Says whether an ID is not to be enqueued since it is done.
-local function isDone(score, field, done)
-  return within and not score and (finite(done) or -math.huge) > now - within and not (decode(field) or {}).dead
-end
 
 local function supersedes(due, other)
   return policy == 'replace' or policy == 'keepdue' or (policy == 'earliest' and due < other) or (policy == 'latest' and due > other)

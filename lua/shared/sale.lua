@@ -1,31 +1,41 @@
--- DEFINES outcomeOf, writeStocks
--- USES state, put
+-- DEFINES endGone, stockOf, standing, writeStocks
+-- USES rights, state, stock
 -- For take.lua.
 
--- Returns of an item how many units are left, and of these how many this script has taken. Nothing is left of one without a stock.
-local stocks = {}
-local function stockOf(item)
-  if not stocks[item] then
-    local counts = redis.call('HMGET', KEYS[12], 'total:' .. item, 'held:' .. item, 'sold:' .. item)
-    local left = counts[1] and tonumber(counts[1]) - tonumber(counts[2] or 0) - tonumber(counts[3] or 0)
-    stocks[item] = { left = left or -math.huge, taken = 0 }
+-- Ends what tasks of these IDs hold that a foreign consumer has removed, and takes their fields off the list.
+local function endGone(ids, scores, fields)
+  for i, id in ipairs(ids) do
+    if fields[i] and not scores[i] and holdsOf(fields[i]) and not (decode(fields[i]) or {}).dead then
+      need('HDEL', KEYS[4])
+      need('HINCRBY', KEYS[12])
+      settleGone(id, fields[i])
+      redis.call('HDEL', KEYS[4], id)
+      fields[i] = false
+    end
   end
-  return stocks[item]
 end
 
--- Returns what becomes of a task that is to take units of an item, and what stands in front of its state field then. before is what the same
--- script has written there; score, field and done are what was there. always takes them whatever is left.
-local function outcomeOf(units, item, always, before, score, field, done)
-  local behind = string.format(',%d:', #item) .. item -- '%s' ends at a zero byte
-  local holds, other = string.format('*%d', units) .. behind, before or holdsOf(field)
-  if before or score or (decode(field) or {}).dead then
-    return other and string.match(other, '^%*%d+(.*)$') == behind and 3 or 7, other
+-- Returns of an item how many units are left, and of these how many this script has taken; and for a number of units, as text, what stands
+-- in front of a state field of a task that holds so many. Nothing is left of an item without a stock.
+local stocks = {}
+local function stockOf(item, units)
+  local stock = stocks[item]
+  if not stock then
+    local counts = redis.call('HMGET', KEYS[12], 'total:' .. item, 'held:' .. item, 'sold:' .. item)
+    local left = counts[1] and tonumber(counts[1]) - tonumber(counts[2] or 0) - tonumber(counts[3] or 0)
+    stock = { left = left or -math.huge, taken = 0 }
+    stocks[item] = stock
   end
-  if isDone(score, field, done) then return 5 end
-  local stock = stockOf(item)
-  if not always and stock.left < units then return 6 end
-  stock.left, stock.taken = stock.left - units, stock.taken + units
-  return 1, holds
+  if not stock[units] then stock[units] = string.format('*%d,%d:', units, #item) .. item end -- '%s' ends at a zero byte
+  return stock
+end
+
+-- Returns the outcome for a task that is to hold units where there is one of that ID: kept if that one holds units of the same item. before is
+-- what the same script has written in front of its field; field is what was there. nil if there is none of that ID.
+local function standing(holds, before, score, field)
+  if not before and not score and not (decode(field) or {}).dead then return nil end
+  local other = before or holdsOf(field)
+  return other and string.match(other, '^%*%d+(.*)$') == string.match(holds, '^%*%d+(.*)$') and 3 or 7
 end
 
 local function writeStocks()
