@@ -119,6 +119,22 @@ func (r *Redis) RequireDone(queue, id string) sluice.TaskInfo {
 	return t
 }
 
+// RequireStock fails the test unless so many units of an item are left, held by tasks, and sold. A
+// test of a shop compares them with the rows of its database.
+func (r *Redis) RequireStock(queue, item string, left, held, sold int64) {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	info, err := r.queue(queue).Stock(ctx, item)
+	if errors.Is(err, sluice.ErrNotFound) {
+		r.t.Fatalf("sluicetest: queue %q has no stock of item %q", queue, item)
+	}
+	r.requireNoError(err)
+	if info.Left != left || info.Held != held || info.Sold != sold {
+		r.t.Fatalf("sluicetest: of item %q of queue %q %d are left, %d held and %d sold; want %d, %d and %d", item, queue, info.Left, info.Held, info.Sold, left, held, sold)
+	}
+}
+
 // RequireEmpty fails the test if a queue has tasks: due, scheduled or leased. Dead letters do not
 // count, nor does what a Worker's Periodic list keeps in it.
 func (r *Redis) RequireEmpty(queue string) {

@@ -110,19 +110,27 @@ func TestRedis_FailsTheTest(t *testing.T) {
 	r.RequireNotEnqueued("q", "done")
 	require.Equal(t, []sluice.TaskInfo{r.RequireDone("q", "done")}, r.Done("q"))
 	require.NoError(t, r.Client().Set(t.Context(), "Queue:text", "x", 0).Err())
+	sale, err := sluice.NewQueue(r.Client(), "sale")
+	require.NoError(t, err)
+	require.NoError(t, sale.SetStock(t.Context(), "phone", 10))
+	_, err = sale.Enqueue(t.Context(), sluice.Task{ID: "order", Take: sluice.Take{Item: "phone", Units: 3}})
+	require.NoError(t, err)
+	r.RequireStock("sale", "phone", 7, 3, 0)
 	for want, do := range map[string]func(){
-		`no task "b" in queue "q"; it has 1 due, 0 scheduled, 0 leased, 1 dead`:        func() { r.RequireEnqueued("q", "b") },
-		`task "dead" of queue "q" is a dead letter: hopeless`:                          func() { r.RequireEnqueued("q", "dead") },
-		`task "a" of queue "q" is due`:                                                 func() { r.RequireNotEnqueued("q", "a") },
-		`no dead letter "b" in queue "q"; it has 1 due, 0 scheduled, 0 leased, 1 dead`: func() { r.RequireDead("q", "b") },
-		`task "a" of queue "q" is no dead letter: it is due`:                           func() { r.RequireDead("q", "a") },
-		`task "done" of queue "q" is done`:                                             func() { r.RequireEnqueued("q", "done") },
-		`nothing is remembered of task "b" of queue "q"; it has 1 due`:                 func() { r.RequireDone("q", "b") },
-		`task "a" of queue "q" is not done: it is due`:                                 func() { r.RequireDone("q", "a") },
-		`queue "q" is not empty: it has 1 tasks, ["a (due)"] among them`:               func() { r.RequireEmpty("q") },
-		`Advance(-1s): time does not go back`:                                          func() { r.Advance(-time.Second) },
-		`invalid argument`:                                                             func() { r.Due("") },
-		`foreign or damaged data`:                                                      func() { r.Due("text") },
+		`no task "b" in queue "q"; it has 1 due, 0 scheduled, 0 leased, 1 dead`:          func() { r.RequireEnqueued("q", "b") },
+		`task "dead" of queue "q" is a dead letter: hopeless`:                            func() { r.RequireEnqueued("q", "dead") },
+		`task "a" of queue "q" is due`:                                                   func() { r.RequireNotEnqueued("q", "a") },
+		`no dead letter "b" in queue "q"; it has 1 due, 0 scheduled, 0 leased, 1 dead`:   func() { r.RequireDead("q", "b") },
+		`task "a" of queue "q" is no dead letter: it is due`:                             func() { r.RequireDead("q", "a") },
+		`task "done" of queue "q" is done`:                                               func() { r.RequireEnqueued("q", "done") },
+		`nothing is remembered of task "b" of queue "q"; it has 1 due`:                   func() { r.RequireDone("q", "b") },
+		`task "a" of queue "q" is not done: it is due`:                                   func() { r.RequireDone("q", "a") },
+		`queue "q" is not empty: it has 1 tasks, ["a (due)"] among them`:                 func() { r.RequireEmpty("q") },
+		`Advance(-1s): time does not go back`:                                            func() { r.Advance(-time.Second) },
+		`invalid argument`:                                                               func() { r.Due("") },
+		`of item "phone" of queue "sale" 7 are left, 3 held and 0 sold; want 7, 0 and 3`: func() { r.RequireStock("sale", "phone", 7, 0, 3) },
+		`queue "sale" has no stock of item "pear"`:                                       func() { r.RequireStock("sale", "pear", 0, 0, 0) },
+		`foreign or damaged data`:                                                        func() { r.Due("text") },
 	} {
 		f.message = ""
 		ended := make(chan struct{})
