@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/sluice-go/sluice"
+)
+
+// Schema is the shop's table: a row for each order. The row decides what an order is.
+const Schema = `CREATE TABLE orders (number TEXT PRIMARY KEY, buyer TEXT NOT NULL, state TEXT NOT NULL, pay_by INTEGER NOT NULL)`
+
+// item is what is for sale.
+const item = "phone"
+
+var errUnpaid, errNoOrder = errors.New("not paid in time"), errors.New("no such unpaid order")
+
+// Shop is what each process of the shop has.
+type Shop struct {
+	DB    *sql.DB
+	Queue *sluice.Queue
+	PayIn time.Duration
+}
+
+// Buy takes a phone for a buyer and puts the order into the queue, in one step. After ErrUnknown it is
+// called again: OutcomeKept says that the buyer has a phone.
+func (s *Shop) Buy(ctx context.Context, buyer string) (sluice.Outcome, error) {
+	return s.Queue.Enqueue(ctx, s.order(buyer, sluice.NewID(), false))
+}
+
+func (s *Shop) order(buyer, number string, restore bool) sluice.Task {
+	return sluice.Task{
+		ID: buyer, Kind: "order", Payload: []byte(number), Duplicates: sluice.DuplicatesOnce, // one a buyer
+		Take: sluice.Take{Item: item, Restore: restore},
+	}
+}
+
+// Pay pays a buyer's order, unless its time is over, and has the task look at it.
+func (s *Shop) Pay(ctx context.Context, buyer string) error {
+	changed, err := s.DB.ExecContext(ctx, "UPDATE orders SET state = 'paid' WHERE buyer = ? AND state = 'unpaid'", buyer)
+	if err != nil {
+		return err
+	}
+	if n, err := changed.RowsAffected(); err != nil || n == 0 {
+		return errors.Join(errNoOrder, err)
+	}
+	_, _ = s.Queue.Reschedule(ctx, buyer, 0) // else the task looks when the time to pay is over
+	return nil
+}
+
+// Order is the whole life of an order. It may run again after each of its steps.
+func (s *Shop) Order(ctx context.Context, e sluice.Entry) error {
+	number, now := string(e.Payload), time.Now()
+	if _, err := s.DB.ExecContext(ctx, `INSERT INTO orders VALUES (?, ?, 'unpaid', ?) ON CONFLICT DO NOTHING`,
+		number, e.ID, now.Add(s.PayIn).UnixMilli()); err != nil {
+		return err // tried again: the phone stays held
+	}
+	if _, err := s.DB.ExecContext(ctx, "UPDATE orders SET state = 'cancelled' WHERE number = ? AND state = 'unpaid' AND pay_by <= ?",
+		number, now.UnixMilli()); err != nil {
+		return err
+	}
+	var state string
+	var payBy int64
+	if err := s.DB.QueryRowContext(ctx, "SELECT state, pay_by FROM orders WHERE number = ?", number).Scan(&state, &payBy); err != nil {
+		return err
+	}
+	switch state {
+	case "paid":
+		return nil // the phone is sold
+	case "cancelled":
+		return sluice.Discard(errUnpaid) // it can be bought again
+	}
+	return sluice.Again(time.Until(time.UnixMilli(payBy)))
+}
+
+// Refill fills a Redis that came back empty, before the sale goes on: with the orders that are open,
+// and the phones that are not paid.
+func (s *Shop) Refill(ctx context.Context, total int64) error {
+	rows, err := s.DB.QueryContext(ctx, "SELECT number, buyer FROM orders WHERE state = 'unpaid'")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }()
+	var open []sluice.Task
+	for rows.Next() {
+		var number, buyer string
+		if err := rows.Scan(&number, &buyer); err != nil {
+			return err
+		}
+		open = append(open, s.order(buyer, number, true))
+	}
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	if _, err := s.Queue.EnqueueBatch(ctx, open); err != nil {
+		return err
+	}
+	paid, err := s.Paid(ctx)
+	if err != nil {
+		return err
+	}
+	return s.Queue.SetStock(ctx, item, total-paid)
+}
+
+// Paid returns how many phones are paid.
+func (s *Shop) Paid(ctx context.Context) (n int64, err error) {
+	return n, s.DB.QueryRowContext(ctx, "SELECT COUNT(*) FROM orders WHERE state = 'paid'").Scan(&n)
+}
+
+// Work handles orders until ctx ends.
+func (s *Shop) Work(ctx context.Context) error {
+	var mux sluice.Mux
+	mux.Handle("order", s.Order)
+	return (&sluice.Worker{Queue: s.Queue, Handler: mux.Serve, Timeout: 10 * time.Second}).Run(ctx)
+}
+
+// ServeHTTP is the shop's web server: POST /buy and /pay, with the buyer's name.
+func (s *Shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	buyer, status := r.FormValue("buyer"), http.StatusOK
+	switch r.Method + " " + r.URL.Path {
+	case "POST /buy":
+		switch outcome, err := s.Buy(r.Context(), buyer); {
+		case err != nil:
+			status = http.StatusServiceUnavailable
+		case outcome == sluice.OutcomeSoldOut:
+			status = http.StatusGone
+		case outcome != sluice.OutcomeAdded: // this buyer has one
+			status = http.StatusConflict
+		}
+	case "POST /pay":
+		if err := s.Pay(r.Context(), buyer); err != nil {
+			status = http.StatusConflict
+		}
+	default:
+		status = http.StatusNotFound
+	}
+	w.WriteHeader(status)
+}
