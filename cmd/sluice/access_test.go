@@ -22,11 +22,11 @@ var (
 	looking = []string{
 		"queues", "queues --wide", "workers", "workers orders", "ls orders --state scheduled --reason timeout", "get orders leased-2", "top --frames 1 --json", "ls orders", "ls orders --state scheduled", "ls orders --state leased", "ls mails --state dead --payload",
 		"get orders due-1 --payload", "get mails dead-1", "locks", "lock stock", "lock gate", "cancel orders due-1 --dry-run", "purge orders --dry-run",
-		"drop orders --all --dry-run", "unlock stock --dry-run", "pause orders --dry-run", "limit limited", "limit limited --running 3 --dry-run",
+		"drop orders --all --dry-run", "unlock stock --dry-run", "pause orders --dry-run", "limit limited", "limit limited --running 3 --dry-run", "stock orders", "stock set orders phone 1 --dry-run",
 		"ls orders --state done --payload", "ls orders --state done --wide", "get orders done-1 --payload",
 	}
 	changing = []string{
-		"pause mails", "resume mails", "limit limited --running 3 --rate 10/s", "limit limited --off", "run orders later-1", "delay mails due-1 --for 1m", "bury orders due-1", "bury mails leased-1", "revive orders dead-1",
+		"pause mails", "resume mails", "limit limited --running 3 --rate 10/s", "limit limited --off", "stock set orders phone 1", "stock delete orders phone", "run orders later-1", "delay mails due-1 --for 1m", "bury orders due-1", "bury mails leased-1", "revive orders dead-1",
 		"drop mails dead-2", "cancel orders leased-1", "cancel mails later-1", "cancel orders done-1", "unlock stock --force", "unlock gate --force", "purge orders --confirm orders",
 	}
 )

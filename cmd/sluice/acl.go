@@ -12,7 +12,7 @@ import (
 // What commands the program sends. Beside them, HELLO and AUTH are open to every user. The order
 // is that in which the rule is printed.
 var (
-	readCommands  = []string{"+evalsha", "+eval", "+ping", "+time", "+scan", "+type", "+exists", "+get", "+pttl", "+hget", "+hmget", "+hlen", "+zcard", "+zcount", "+zrange", "+zrangebyscore", "+zscore", "+zmscore"}
+	readCommands  = []string{"+evalsha", "+eval", "+ping", "+time", "+scan", "+type", "+exists", "+get", "+pttl", "+hget", "+hmget", "+hgetall", "+hlen", "+zcard", "+zcount", "+zrange", "+zrangebyscore", "+zscore", "+zmscore"}
 	writeCommands = []string{"+zadd", "+zrem", "+hset", "+hdel", "+set", "+del", "+unlink", "+rename", "+publish", "+hincrby", "+pexpire"}
 	// On a Cluster also these.
 	clusterCommands      = []string{"+cluster|slots", "+command", "+asking"}
@@ -50,7 +50,7 @@ func (a *app) aclCommand() *cobra.Command {
 	user := ""
 	c := &cobra.Command{
 		Use: "acl", Short: "Print the access rule that an operator's user needs",
-		Long: `Print the access rule that an operator's user needs: for all commands that look (top, queues, workers, ls, get, locks, lock, serve, and limit without flags),
+		Long: `Print the access rule that an operator's user needs: for all commands that look (top, queues, workers, ls, get, locks, lock, serve, stock, and limit without flags),
 or with --write for all commands. It is for the prefixes that are set, and with --cluster for a Cluster. An
 administrator sets it on each server, with another password. It sends nothing.
 

@@ -125,7 +125,7 @@ func (a *app) command(args []string) *cobra.Command {
 	}
 	add("look", a.topCommand(), a.queuesCommand(), a.workersCommand(), a.lsCommand(), a.getCommand())
 	add("tasks", a.cancelCommand(), a.runCommand(), a.delayCommand(), a.buryCommand(), a.reviveCommand(), a.dropCommand())
-	add("queues", a.pauseCommand(), a.resumeCommand(), a.limitCommand(), a.purgeCommand())
+	add("queues", a.pauseCommand(), a.resumeCommand(), a.limitCommand(), a.stockCommand(), a.purgeCommand())
 	add("locks", a.locksCommand(), a.lockCommand(), a.unlockCommand())
 	root.AddCommand(a.serveCommand(), a.aclCommand(), versionCommand())
 	return root

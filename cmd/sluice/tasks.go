@@ -26,6 +26,9 @@ type taskJSON struct {
 	KindBase64    string            `json:"kind_base64,omitempty"`
 	State         string            `json:"state"`
 	Attempt       int               `json:"attempt"`
+	Item          string            `json:"item,omitempty"` // of which it holds units
+	ItemBase64    string            `json:"item_base64,omitempty"`
+	Units         int               `json:"units,omitempty"`
 	Due           *string           `json:"due"`
 	LeaseEnds     *string           `json:"lease_ends,omitempty"`
 	LeasedSince   *string           `json:"leased_since,omitempty"`
@@ -48,6 +51,9 @@ func toTaskJSON(e sluice.TaskInfo, o detail, staff crew) taskJSON {
 	j := taskJSON{State: e.State.String(), Attempt: e.Attempt, Due: jsonTime(e.Due), Failed: jsonTime(e.FailedAt), Reason: strings.ToValidUTF8(e.Reason, "\uFFFD"), Header: e.Header}
 	j.ID, j.IDBase64 = bytesField(e.ID)
 	j.Kind, j.KindBase64 = bytesField(e.Kind)
+	if j.Units = e.Take.Units; j.Units > 0 {
+		j.Item, j.ItemBase64 = bytesField(e.Take.Item)
+	}
 	switch e.State {
 	case sluice.StateLeased:
 		j.LeaseEnds, j.LeasedSince, j.LeasedBy = jsonTime(e.LeaseEnds), jsonTime(e.LeasedSince), staff.holderJSON(e)

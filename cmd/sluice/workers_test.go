@@ -122,6 +122,7 @@ func TestLs_Older(t *testing.T) {
 	ids, _ = calls("--state", "leased", "--older", "5m")
 	require.Equal(t, []string{entries[0].ID}, ids)
 	require.NoError(t, q.Retry(ctx, time.Hour, "too slow", entries[1]))
+	time.Sleep(2 * time.Millisecond) // then it is older than one
 	ids, _ = calls("--state", "scheduled", "--older", "1ms", "--reason", "slow")
 	require.Equal(t, []string{entries[1].ID}, ids)
 	ids, _ = calls("--state", "scheduled", "--older", "5m")
