@@ -59,7 +59,9 @@ the sale of an item: nothing is left of it, and what tasks hold is counted on.`,
   sluice stock set orders phone 100
   sluice stock delete orders phone`,
 		Args: usageArgs(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.stock(cmd.Context(), args[0], stockJSON{}, nil) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.stock(cmd.Context(), args[0], stockJSON{}, nil)
+		},
 	}
 	change := func(use, short string, args int, read func(args []string) (func(ctx context.Context, q *sluice.Queue) error, error)) {
 		sub := &cobra.Command{Use: use, Short: short, Args: usageArgs(cobra.ExactArgs(args)), RunE: func(cmd *cobra.Command, args []string) error {

@@ -119,8 +119,8 @@ func TestPage_ViewersShareOneLook(t *testing.T) {
 		}
 		viewers.Wait()
 		_, after := sent(t, rdb)
-		// A list and the figures, each a script, and again for each second that it has taken.
-		require.LessOrEqual(t, after-before, 4*(1+int(time.Since(start)/time.Second)), "scripts for 60 viewers of %s", path)
+		// A list, the stocks and the figures, each a script, and again for each second that it has taken.
+		require.LessOrEqual(t, after-before, 6*(1+int(time.Since(start)/time.Second)), "scripts for 60 viewers of %s", path)
 	}
 }
 

@@ -423,3 +423,21 @@ func TestPage_RedisIsDown(t *testing.T) {
 	require.NotEmpty(t, token)
 	require.Equal(t, http.StatusServiceUnavailable, s.post("/queues/a", "do", "resume").StatusCode)
 }
+
+// TestQueue_ShowsItsStocks, with items of any bytes, and how much of each tasks hold.
+func TestQueue_ShowsItsStocks(t *testing.T) {
+	rdb := redistest.Start(t).Client(t)
+	s := newSite(t, rdb, Options{})
+	q := newQueue(t, rdb, "orders")
+	ctx := t.Context()
+	fill(t, q, 1, 0, "a")
+	require.NotContains(t, s.get("/queues/orders").body, "For sale")
+	require.NoError(t, q.SetStock(ctx, "phone", 2000))
+	require.NoError(t, q.SetStock(ctx, "<script>", 1))
+	_, err := q.Enqueue(ctx, sluice.Task{ID: "order", Take: sluice.Take{Item: "phone", Units: 1500}})
+	require.NoError(t, err)
+	s.later()
+	got := s.get("/queues/orders")
+	got.has(t, "For sale", "phone", `data-label="Left">500<`, `data-label="Held by tasks">1,500<`, `data-label="Total">2,000<`)
+	require.NotContains(t, got.body, "<script>")
+}

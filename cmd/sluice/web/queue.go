@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -39,9 +40,30 @@ type queueData struct {
 	queueList
 }
 
+// stock is how many units of an item the queue sells.
+type stock struct {
+	Item string
+	sluice.StockInfo
+}
+
+// mostStocks is of how many items a page shows the stocks.
+const mostStocks = 100
+
+// stocks returns those of a queue, in the order of their names.
+func stocks(ctx context.Context, q *sluice.Queue) (list []stock, err error) {
+	infos, err := q.Stocks(ctx)
+	for _, item := range slices.Sorted(maps.Keys(infos)) {
+		if len(list) < mostStocks {
+			list = append(list, stock{item, infos[item]})
+		}
+	}
+	return list, err
+}
+
 // queueList is a page of a queue's tasks.
 type queueList struct {
 	Tasks    []sluice.TaskInfo // without their payloads
+	Stocks   []stock           // of the queue
 	Next     string            // URL of the next page
 	Searched int               // how many letters were looked through for the reason, if not all
 }
@@ -240,6 +262,9 @@ func note(t tab, stats sluice.Stats, now time.Time) string {
 // list reads the tasks of a page.
 func (p *page) list(ctx context.Context, s *series, l listing) (list queueList, err error) {
 	q, err := s.open()
+	if err == nil {
+		list.Stocks, err = stocks(ctx, q)
+	}
 	if err != nil {
 		return list, err
 	}

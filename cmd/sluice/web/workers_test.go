@@ -273,9 +273,9 @@ func TestPage_WorkersAreReadOnce(t *testing.T) {
 	}
 	const path = "/queues/orders?state=leased&n=200"
 	scripts(path) // opens the queue, and loads the scripts
-	require.Equal(t, 2, scripts(path), "the figures and the list")
+	require.Equal(t, 3, scripts(path), "the figures, the list and the stocks")
 	says(t, rdb, "orders", nil)
 	scripts(path)
-	require.Equal(t, 3, scripts(path))
+	require.Equal(t, 4, scripts(path))
 	require.Equal(t, 1, scripts("/"))
 }
