@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-go/sluice/internal/taskloop"
 )
 
-// One error per decision that a caller makes. Test for them with errors.Is: every method
-// wraps them as "sluice: <operation> <name>: ...", together with their cause. No error
-// holds a token, a payload or a password.
+// One error per decision that a caller makes. Test for them with errors.Is: every method wraps them
+// as `sluice: <operation> "<name>": ...`, together with their cause. The name is that of the lock or
+// the queue. An ErrInvalid may be without it. No error holds a token, a payload or a password.
 var (
 	// ErrLocked says that another caller holds the lock, or waits for it before this one:
 	// wait, or do without.
@@ -71,9 +71,9 @@ var (
 	// sent.
 	ErrInvalid = store.ErrInvalid
 
-	// ErrInvalidName is the ErrInvalid of names and prefixes: empty, longer than 512
-	// bytes, with braces that are not one proper hash tag, or like a key that the library
-	// makes for another name. docs/keys.md has the rules.
+	// ErrInvalidName is the ErrInvalid of names and prefixes: empty, longer than 512 bytes, with
+	// braces but no hash tag, or like a key that the library makes for another name. A hash tag is
+	// the first `{` and the next `}` with something between. docs/keys.md has the rules.
 	ErrInvalidName = store.ErrInvalidName
 
 	// ErrCorrupt says that the key holds what the library did not write: a key of another
@@ -106,10 +106,10 @@ func wrap(op, name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("sluice: %s %s: %w", op, name, err)
+	return fmt.Errorf("sluice: %s %q: %w", op, name, err)
 }
 
-// invalid reports a bad argument of op.
+// invalid reports a bad argument of op, which is not of one lock or queue.
 func invalid(op, what string) error {
 	return fmt.Errorf("sluice: %s: %w: %s", op, ErrInvalid, what)
 }

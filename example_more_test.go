@@ -115,7 +115,7 @@ func ExampleWithPermits() {
 	// 0 <nil>
 	// 1 <nil>
 	// 2 <nil>
-	// 3 sluice: try lock payment-service: locked by another holder
+	// 3 sluice: try lock "payment-service": locked by another holder
 	// 3 <nil>
 }
 

@@ -65,7 +65,7 @@ func RecordResult(ctx context.Context, data []byte) error {
 	}
 	switch {
 	case !works:
-		return invalid(op, "ctx is none of a handler that runs")
+		return invalid(op, "ctx is not that of a running handler")
 	case !noted:
 		return fmt.Errorf("sluice: %s: %w", op, ErrStale)
 	}
@@ -223,8 +223,11 @@ func KindBackoff(f func(attempt int, err error) time.Duration) KindOption {
 // producer's. What is to be around it alone is called here: Handle("order", inTransaction(sell)).
 //
 // It panics, since the program is wrong, if the kind has more than 256 bytes or is there already,
-// if the handler or an option is nil, and once the Mux serves.
+// if the Mux, the handler or an option is nil, and once the Mux serves.
 func (m *Mux) Handle(kind string, h Handler, opts ...KindOption) {
+	if m == nil {
+		panic("sluice: Mux.Handle: nil Mux")
+	}
 	k := &kindRule{handler: h}
 	for _, opt := range opts {
 		if opt == nil {
@@ -250,9 +253,12 @@ func (m *Mux) Handle(kind string, h Handler, opts ...KindOption) {
 }
 
 // Use adds functions that are called around the handlers, for each task, also of an unknown kind:
-// the first one is outermost. See Worker.Use, which goes around these. It panics for a nil
-// Middleware, and when the Mux serves.
+// the first one is outermost. See Worker.Use, which goes around these. It panics for a nil Mux
+// or Middleware, and when the Mux serves.
 func (m *Mux) Use(mw ...Middleware) {
+	if m == nil {
+		panic("sluice: Mux.Use: nil Mux")
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
@@ -347,23 +353,24 @@ type Typed[T any] struct {
 // payload, or another kind. An error of Encode is returned, and nothing is sent.
 func (t Typed[T]) Enqueue(ctx context.Context, task Task, v T) (Outcome, error) {
 	filled, err := t.fill(task, v)
-	if err != nil {
-		return 0, fmt.Errorf("sluice: enqueue: %w", err)
+	if err := t.Queue.checkArgument("enqueue", err); err != nil {
+		return 0, err
 	}
 	return t.Queue.Enqueue(ctx, filled)
 }
 
 // EnqueueBatch is Queue.EnqueueBatch of tasks, of which each has the payload vs[i]. It is
 // ErrInvalid if there are not as many of both. See Enqueue.
-func (t Typed[T]) EnqueueBatch(ctx context.Context, tasks []Task, vs []T) ([]Outcome, error) {
-	if len(tasks) != len(vs) {
-		return nil, invalid("enqueue batch", fmt.Sprintf("%d tasks with %d values", len(tasks), len(vs)))
+func (t Typed[T]) EnqueueBatch(ctx context.Context, ts []Task, vs []T) ([]Outcome, error) {
+	const op = "enqueue batch"
+	if err := t.Queue.checkArgument(op, badUnless(len(ts) == len(vs), fmt.Sprintf("%d tasks in ts and %d values in vs", len(ts), len(vs)))); err != nil {
+		return nil, err
 	}
-	filled := make([]Task, len(tasks))
-	for i, task := range tasks {
+	filled := make([]Task, len(ts))
+	for i, task := range ts {
 		var err error
 		if filled[i], err = t.fill(task, vs[i]); err != nil {
-			return nil, fmt.Errorf("sluice: enqueue batch: %w", err)
+			return nil, wrap(op, t.Queue.name, fmt.Errorf("ts[%d]: %w", i, err))
 		}
 	}
 	return t.Queue.EnqueueBatch(ctx, filled)
@@ -383,9 +390,9 @@ func (t Typed[T]) Task(task Task, v T) (Task, error) {
 func (t Typed[T]) fill(task Task, v T) (Task, error) {
 	switch {
 	case task.Payload != nil:
-		return task, fmt.Errorf("%w: a Payload beside the value", ErrInvalid)
+		return task, fmt.Errorf("%w: Task.Payload is set: leave it nil", ErrInvalid)
 	case task.Kind != "" && task.Kind != t.Kind:
-		return task, fmt.Errorf("%w: a Task of kind %q, not %q", ErrInvalid, task.Kind, t.Kind)
+		return task, fmt.Errorf("%w: Task.Kind is %q and the Typed's Kind %q: leave Task.Kind empty", ErrInvalid, task.Kind, t.Kind)
 	}
 	encode := t.Encode
 	if encode == nil {

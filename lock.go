@@ -38,8 +38,8 @@ func (k *Lock) Unlock(ctx context.Context) error { return k.wrap("unlock", k.hol
 // that error is joined with the reason. After any other error, ErrUnderReplicated among them, the
 // lock is held as before, and Extend may be called again.
 func (k *Lock) Extend(ctx context.Context, ttl time.Duration) error {
-	if err := checkDuration("TTL", ttl); err != nil {
-		return fmt.Errorf("sluice: extend: %w", err)
+	if err := checkDuration("ttl", ttl); err != nil {
+		return k.wrap("extend", err)
 	}
 	return k.wrap("extend", k.hold().Extend(ctx, ttl))
 }

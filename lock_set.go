@@ -128,7 +128,7 @@ func (s *LockSet) Format(f fmt.State, _ rune) {
 // server carries out after the lock has expired.
 func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Context) error, opts ...LockOption) error {
 	if fn == nil {
-		return invalid("do", "fn is nil")
+		return wrap("do", name, fmt.Errorf("%w: fn is nil", ErrInvalid))
 	}
 	k, err := l.lock("do", ctx, name, append(slices.Clip(opts), WithAutoRenew()), false)
 	if err != nil {

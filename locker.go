@@ -160,7 +160,7 @@ func (l *Locker) Adopt(ctx context.Context, name, token string, opts ...LockOpti
 		return nil, err
 	}
 	if owner, ok := locks.OwnerIn(token); !ok || owner != "" && !isLabel(owner) {
-		return nil, invalid("adopt", "token is none of a Locker")
+		return nil, wrap("adopt", name, fmt.Errorf("%w: token was not made by a Locker (see Lock.Detach)", ErrInvalid))
 	}
 	if err := k.held.Adopt(ctx, token); err != nil {
 		return nil, wrap("adopt", name, err)
@@ -274,9 +274,9 @@ func (l *Locker) Close() error {
 // Format prints the type only, whatever the verb: the fields lead to tokens.
 func (l *Locker) Format(f fmt.State, _ rune) { _, _ = fmt.Fprint(f, "sluice.Locker") }
 
-// check refuses a zero value.
+// check refuses nil and a zero value.
 func (l *Locker) check(op string) error {
-	if l.engine == nil {
+	if l == nil || l.engine == nil {
 		return invalid(op, "Locker not made by NewLocker")
 	}
 	return nil
@@ -301,7 +301,7 @@ func (l *Locker) optionsOf(op, name string, opts []LockOption) (*lockOptions, er
 	if len(opts) > 0 {
 		var err error
 		if options, err = withLockOptions(*options, opts); err != nil {
-			return nil, fmt.Errorf("sluice: %s: %w", op, err)
+			return nil, wrap(op, name, err)
 		}
 	}
 	if l.engine.Closed() {
@@ -317,7 +317,7 @@ func (l *Locker) anyLock(op, name string, opts []LockOption) (*Lock, error) {
 		return nil, err
 	}
 	if err := k.held.Locate(); err != nil {
-		return nil, fmt.Errorf("sluice: %s: %w", op, err)
+		return nil, wrap(op, name, err)
 	}
 	return k, nil
 }

@@ -401,8 +401,21 @@ func (o queueOptions) with(opts []QueueOption) (queueOptions, error) {
 
 // checkDuration refuses a TTL, lease or interval that Redis could not hold.
 func checkDuration(what string, d time.Duration) error {
-	if d < time.Millisecond || d > store.LongestDuration {
-		return fmt.Errorf("%w: %s must be 1ms to 100 years", ErrInvalid, what)
+	return checkDurationFrom(time.Millisecond, what, d)
+}
+
+// checkDurationFrom refuses one that is shorter than the least, or longer than 100 years.
+func checkDurationFrom(least time.Duration, what string, d time.Duration) error {
+	if d < least || d > store.LongestDuration {
+		return fmt.Errorf("%w: %s of %v: must be %v to 100 years", ErrInvalid, what, d, least)
+	}
+	return nil
+}
+
+// checkDelay refuses a delay that is longer than 100 years. One below zero is none.
+func checkDelay(what string, d time.Duration) error {
+	if d > store.LongestDuration {
+		return fmt.Errorf("%w: %s of %v: must be 100 years at most", ErrInvalid, what, d)
 	}
 	return nil
 }

@@ -45,14 +45,18 @@ func unusable() map[string]redis.UniversalClient {
 
 // arguments are what errors name, by how the cases of the test below begin.
 var arguments = map[string]string{
-	"owner": "WithOwner", "lock owner": "WithOwner", "ttl": "WithTTL", "lock ttl": "WithTTL", "retry interval": "WithRetryInterval",
+	"owner": "WithOwner", "lock owner": "WithOwner", "ttl": "WithTTL", "lock ttl": "WithTTL", "retry interval": "WithRetryInterval", "ttl 9": "WithTTL of 999.999µs: must be 1ms to 100 years",
 	"max hold": "WithMaxHold", "max wait": "WithMaxWait", "permits": "WithPermits", "locker prefix": "WithLockPrefix",
 	"poll interval": "WithPollInterval", "dead age": "WithDeadAge", "retention": "WithRetention", "max attempts": "WithMaxAttempts",
 	"policy": "Duplicates", "once": "WithRetention", "nil function": "fn is nil", "nil lock option": "option is nil",
 	"nil queue option": "option is nil", "nil client": "client is nil", "ring": "the client is a Ring", "queue nil client": "client is nil",
-	"extend lock": "TTL", "claim n": "n must", "pop n": "n must", "peek n": "n must", "list n": "n must", "claim 9": "lease", "list behind": "after is",
+	"extend lock": "ttl of ", "claim n": "n must", "pop n": "n must", "peek n": "n must", "list n": "n must", "claim 9": "lease of 999.999µs: must be 1ms to 100 years", "list behind": "after is",
 	"list state": "state: ", "all state": "state: ", "list option": "option is nil", "get id": "id is empty", "cancel id": "id is empty",
-	"reschedule id": "id is empty", "revive id": "ids: ", "drop id": "ids: ", "delay": "delay", "dequeue beside": "the Entry",
+	"reschedule id": "id is empty", "revive id": "ids[1] is empty", "drop id": "ids[1] is empty", "delay": "Delay of 2562047h47m16.854775807s: must be 100 years at most",
+	"retry delay": "delay of", "reschedule delay": "delay of", "Locker.TryLock name ": `sluice: try lock "`, "dequeue beside": "es[1]: ", "batch ": "ts[1]: ", "pause": "d of ", "stock": "item must", "set stock": "total must",
+	"limits per": "Limits: Per of ", "limits rate": "Limits: Rate of 2000000000: must be 0 to 1000000000", "limits none": "Per or Burst without a positive Rate (it is -1)",
+	"token": "token was not made by a Locker (see Lock.Detach)", "nil: Locker": "Locker not made by", "nil: Queue": "Queue not made by",
+	"queue braces": `bad name "{a": leave out the braces, or put text between one pair, as in "{eu}:orders"`, "queue name a{b": `bad name "a{b": leave out the braces`,
 	"enqueue no id": "ID must", "batch long id": "ID must", "enqueue payload": "Payload", "enqueue at": "At must", "enqueue delay and at": "Delay and At",
 }
 
@@ -123,8 +127,8 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 			bad["permits "+strconv.Itoa(n)] = locker(sluice.WithPermits(n))
 		}
 		bad["delay"] = func() error { _, err := q.Enqueue(ctx, sluice.Task{ID: "b", Delay: forever}); return err }
-		bad["retry"] = func() error { return q.Retry(ctx, forever, "failed", e) }
-		bad["reschedule"] = func() error { _, err := q.Reschedule(ctx, "a", forever); return err }
+		bad["retry delay"] = func() error { return q.Retry(ctx, forever, "failed", e) }
+		bad["reschedule delay"] = func() error { _, err := q.Reschedule(ctx, "a", forever); return err }
 		for what, task := range map[string]sluice.Task{
 			"no id":          {},
 			"long id":        {ID: long},
@@ -167,6 +171,15 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 			bad["list state "+s.String()] = func() error { _, err := q.List(ctx, s, sluice.TaskInfo{}, 1); return err }
 			bad["all state "+s.String()] = func() error { return errorOf(q.All(ctx, s)) }
 		}
+		bad["pause"] = func() error { return q.Pause(ctx, -1) }
+		bad["set stock"] = func() error { return q.SetStock(ctx, "item", -1) }
+		bad["stock"] = func() error { _, err := q.Stock(ctx, ""); return err }
+		for what, limits := range map[string]sluice.Limits{
+			"per -3s": {Rate: 1, Per: -3 * time.Second}, "per 5ns": {Rate: 1, Per: 5}, "rate": {Rate: 2_000_000_000}, "none": {Rate: -1, Per: time.Second},
+		} {
+			bad["limits "+what] = func() error { return q.SetLimits(ctx, limits) }
+		}
+		bad["token"] = func() error { _, err := l.Adopt(ctx, "a", "token"); return err }
 		bad["get id"] = func() error { _, err := q.Get(ctx, ""); return err }
 		bad["revive id"] = func() error { _, err := q.Revive(ctx, "a", ""); return err }
 		bad["cancel id"] = func() error { _, err := q.Cancel(ctx, ""); return err }
@@ -188,7 +201,7 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 		zero := &operations.Fixture{Locker: &sluice.Locker{}, Lock: &sluice.Lock{}, Set: &sluice.LockSet{}, Queue: &sluice.Queue{}, Name: "a", Entry: e}
 		for _, op := range operations.Table {
 			bad["zero value: "+op.Name] = func() error { _, err := op.Call(ctx, zero); return err }
-			if op.Type() == "Lock" {
+			if op.Type() == "Lock" || op.Type() == "Locker" || op.Type() == "Queue" {
 				bad["nil: "+op.Name] = func() error { _, err := op.Call(ctx, &operations.Fixture{}); return err }
 			}
 		}
@@ -200,6 +213,11 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 				if strings.HasPrefix(what, kind) {
 					require.ErrorContains(t, op(), argument, what)
 					named[kind] = true
+				}
+			}
+			for _, kind := range []string{"Queue.", "enqueue ", "batch ", "claim ", "peek ", "list ", "all ", "get ", "revive ", "reschedule ", "limits ", "pause", "stock", "set "} {
+				if strings.HasPrefix(what, kind) {
+					require.ErrorContains(t, op(), strconv.Quote(q.Name()), what)
 				}
 			}
 			if strings.Contains(what, "name") || strings.Contains(what, "prefix") {

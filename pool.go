@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/queues"
-	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/taskloop"
 )
 
@@ -91,7 +90,7 @@ func (p *Pool) newCrew(op string) (*crew, error) {
 			return nil, invalid(op, name(i)+".Logger: set Pool.Logger instead")
 		}
 	}
-	return newCrew(op, name, p.Workers, p.Concurrency, p.Grace, p.Logger)
+	return newCrew(op, "Pool", name, p.Workers, p.Concurrency, p.Grace, p.Logger)
 }
 
 // SetConcurrency changes how many handlers may run at once, while Run runs: soon. It never blocks.
@@ -109,7 +108,7 @@ type seat struct {
 func (s *seat) resize(n int) error {
 	switch {
 	case n < 1 || n > maxConcurrency:
-		return invalid("set concurrency", fmt.Sprintf("must be 1 to %d", maxConcurrency))
+		return invalid("set concurrency", fmt.Sprintf("n must be 1 to %d", maxConcurrency))
 	case s == nil:
 		return invalid("set concurrency", "nothing runs")
 	}
@@ -123,16 +122,18 @@ type crew struct {
 	loop    taskloop.Config
 }
 
-// newCrew returns the crew of workers, whose fields it checks. Errors name them as name does.
-func newCrew(op string, name func(i int) string, workers []*Worker, concurrency int, grace time.Duration, log *slog.Logger) (*crew, error) {
+// newCrew returns the crew of workers, whose fields it checks, and those of its owner. Errors name
+// them as name does, and the owner as it is given.
+func newCrew(op, owner string, name func(i int) string, workers []*Worker, concurrency int, grace time.Duration, log *slog.Logger) (*crew, error) {
 	c := &crew{loop: taskloop.Config{
 		Concurrency: orDefault(concurrency, defaultConcurrency), Grace: orDefault(grace, defaultGrace), Sizes: taskloop.NewSizes(),
 	}}
 	switch {
 	case c.loop.Concurrency < 0 || c.loop.Concurrency > maxConcurrency:
-		return nil, invalid(op, fmt.Sprintf("Concurrency must be 0 to %d", maxConcurrency))
-	case c.loop.Grace < 0 || c.loop.Grace > store.LongestDuration:
-		return nil, invalid(op, "Grace must be 0 to 100 years")
+		return nil, invalid(op, fmt.Sprintf("%s.Concurrency must be 0 to %d", owner, maxConcurrency))
+	}
+	if err := checkDurationFrom(0, owner+".Grace", c.loop.Grace); err != nil {
+		return nil, fmt.Errorf("sluice: %s: %w", op, err)
 	}
 	if log == nil {
 		log = slog.Default()

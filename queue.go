@@ -224,7 +224,7 @@ func (q *Queue) Name() string { return q.name }
 // After ErrUnknown it may be called again; the state in which the task was is then lost if
 // the first call has removed it.
 func (q *Queue) Cancel(ctx context.Context, id string) (State, error) {
-	if err := q.checkArgument("cancel", id != "", "id is empty"); err != nil {
+	if err := q.checkArgument("cancel", badUnless(id != "", "id is empty")); err != nil {
 		return StateAbsent, err
 	}
 	state, err := q.engine.Cancel(ctx, id)
@@ -238,10 +238,7 @@ func (q *Queue) Cancel(ctx context.Context, id string) (State, error) {
 // A leased task is not taken from its holder: it will be due again at that time, as a new one, once
 // the holder has finished (see OutcomeDeferred). After ErrUnknown it may be called again.
 func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration) (bool, error) {
-	if err := checkDelay(delay); err != nil {
-		return false, fmt.Errorf("sluice: reschedule: %w", err)
-	}
-	if err := q.checkArgument("reschedule", id != "", "id is empty"); err != nil {
+	if err := q.checkArgument("reschedule", cmp.Or(checkDelay("delay", delay), badUnless(id != "", "id is empty"))); err != nil {
 		return false, err
 	}
 	found, err := q.engine.Reschedule(ctx, id, max(delay, 0))
@@ -257,11 +254,8 @@ func (q *Queue) MaxAttempts() int { return cmp.Or(q.options.MaxAttempts, -1) }
 // is already the new one's. Opts say whether the payload is read. The error is ErrNotFound if there
 // is no such task.
 func (q *Queue) Get(ctx context.Context, id string, opts ...ReadOption) (TaskInfo, error) {
-	payloads, err := readPayloads("get", opts)
-	if err != nil {
-		return TaskInfo{}, err
-	}
-	if err := q.checkArgument("get", id != "", "id is empty"); err != nil {
+	payloads, err := readPayloads(opts)
+	if err := q.checkArgument("get", cmp.Or(err, badUnless(id != "", "id is empty"))); err != nil {
 		return TaskInfo{}, err
 	}
 	found, err := q.engine.Get(ctx, id, payloads)
@@ -298,12 +292,19 @@ func (q *Queue) do(op string, engine func() error) error {
 	return wrap(op, q.name, engine())
 }
 
-// checkArgument is check for an operation with an argument, and what is wrong with that unless it
-// is good.
-func (q *Queue) checkArgument(op string, isGood bool, wrong string) error {
-	err := q.check(op)
-	if err == nil && !isGood {
-		err = invalid(op, wrong)
+// checkArgument is check for an operation with arguments. wrong says what is wrong with them; it is
+// nil if nothing is.
+func (q *Queue) checkArgument(op string, wrong error) error {
+	if err := q.check(op); err != nil {
+		return err
 	}
-	return err
+	return wrap(op, q.name, wrong)
+}
+
+// badUnless is the error of an argument, unless that is good.
+func badUnless(isGood bool, what string) error {
+	if isGood {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", ErrInvalid, what)
 }

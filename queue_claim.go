@@ -1,8 +1,8 @@
 package sluice
 
 import (
+	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -31,10 +31,7 @@ import (
 // Calls of many goroutines on one Queue with the same lease at the same time are sent together,
 // by one script; who has asked first is given the first tasks.
 func (q *Queue) Claim(ctx context.Context, n int, lease time.Duration) ([]Entry, error) {
-	if err := checkDuration("lease", lease); err != nil {
-		return nil, fmt.Errorf("sluice: claim: %w", err)
-	}
-	if err := q.checkArgument("claim", n > 0, "n must be at least 1"); err != nil {
+	if err := q.checkArgument("claim", cmp.Or(checkDuration("lease", lease), badUnless(n > 0, "n must be at least 1"))); err != nil {
 		return nil, err
 	}
 	tasks, err := q.engine.Claim(ctx, n, lease)
@@ -51,7 +48,7 @@ func (q *Queue) Claim(ctx context.Context, n int, lease time.Duration) ([]Entry,
 // taken before are returned beside the error. An ID that is enqueued between two steps may be
 // returned again: it is a new task. After ErrUnknown up to n tasks may be lost.
 func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
-	if err := q.checkArgument("pop", n > 0, "n must be at least 1"); err != nil {
+	if err := q.checkArgument("pop", badUnless(n > 0, "n must be at least 1")); err != nil {
 		return nil, err
 	}
 	tasks, err := q.engine.Pop(ctx, n)
@@ -71,7 +68,7 @@ func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
 // stays is missed or returned twice. If a step fails, the tasks read before are returned
 // beside the error.
 func (q *Queue) Peek(ctx context.Context, n int) ([]Entry, error) {
-	if err := q.checkArgument("peek", n > 0, "n must be at least 1"); err != nil {
+	if err := q.checkArgument("peek", badUnless(n > 0, "n must be at least 1")); err != nil {
 		return nil, err
 	}
 	tasks, err := q.engine.Peek(ctx, n)

@@ -32,7 +32,7 @@ func (q *Queue) Enqueue(ctx context.Context, t Task) (Outcome, error) {
 		return 0, err
 	}
 	if err := checkTask(&t, q.remembers()); err != nil {
-		return 0, fmt.Errorf("sluice: %s: %w", op, err)
+		return 0, wrap(op, q.name, err)
 	}
 	if !q.hooksSend() {
 		outcome, err := q.engine.Enqueue(ctx, draftOf(&t))
@@ -63,7 +63,7 @@ func (q *Queue) EnqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) 
 		return nil, err
 	}
 	if err := checkTasks(ctx, ts, q.remembers()); err != nil {
-		return nil, fmt.Errorf("sluice: %s: %w", op, err)
+		return nil, wrap(op, q.name, err)
 	}
 	send := func(ctx context.Context, ts []Task) ([]Outcome, error) {
 		outcomes, err := queues.EnqueueBatch[Outcome](ctx, q.engine, len(ts), func(i int) store.Draft { return draftOf(&ts[i]) })
@@ -95,12 +95,11 @@ func draftOf(t *Task) store.Draft {
 // checkTasks says what is wrong with any of the tasks, unless ctx ends before.
 func checkTasks(ctx context.Context, ts []Task, remembers bool) error {
 	for i := range ts {
-		err := checkTask(&ts[i], remembers)
-		if err == nil && i%checkEvery == checkEvery-1 {
-			err = ctx.Err()
+		if err := checkTask(&ts[i], remembers); err != nil {
+			return fmt.Errorf("ts[%d]: %w", i, err)
 		}
-		if err != nil {
-			return err
+		if i%checkEvery == checkEvery-1 && ctx.Err() != nil {
+			return ctx.Err()
 		}
 	}
 	return nil
@@ -134,14 +133,7 @@ func checkTask(t *Task, remembers bool) error {
 	if err := t.checkSize(); err != nil {
 		return err
 	}
-	return checkDelay(t.Delay)
-}
-
-func checkDelay(d time.Duration) error {
-	if d > store.LongestDuration {
-		return fmt.Errorf("%w: delay must be 100 years at most", ErrInvalid)
-	}
-	return nil
+	return checkDelay("Delay", t.Delay)
 }
 
 // checkHeader says what is wrong with the header. The error names no key and no value.

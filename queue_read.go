@@ -30,7 +30,7 @@ import (
 // If one fails, the tasks read before are returned beside the error. ErrInvalid: n is less than 1,
 // the state is none of these, or after is not of its list.
 func (q *Queue) List(ctx context.Context, s State, after TaskInfo, n int, opts ...ReadOption) ([]TaskInfo, error) {
-	if err := q.checkArgument("list", n > 0, "n must be at least 1"); err != nil {
+	if err := q.checkArgument("list", badUnless(n > 0, "n must be at least 1")); err != nil {
 		return nil, err
 	}
 	var listed []TaskInfo
@@ -58,7 +58,8 @@ func (q *Queue) All(ctx context.Context, s State, opts ...ReadOption) iter.Seq2[
 // listed returns the first n tasks in a state behind one, and the error that ends them.
 func (q *Queue) listed(ctx context.Context, op string, s State, after TaskInfo, n int, opts []ReadOption) iter.Seq2[TaskInfo, error] {
 	return func(yield func(TaskInfo, error) bool) {
-		payloads, err := q.checkList(op, s, after, opts)
+		payloads, err := checkList(s, after, opts)
+		err = q.checkArgument(op, err)
 		if err == nil {
 			for i, failed := range q.engine.List(ctx, store.Listing{State: store.State(s), Payloads: payloads}, cursorOf(s, after), n) {
 				if failed != nil {
@@ -77,18 +78,15 @@ func (q *Queue) listed(ctx context.Context, op string, s State, after TaskInfo, 
 }
 
 // checkList checks the arguments of an operation that lists. It returns what readPayloads does.
-func (q *Queue) checkList(op string, s State, after TaskInfo, opts []ReadOption) (store.Payloads, error) {
-	if err := q.check(op); err != nil {
-		return 0, err
-	}
+func checkList(s State, after TaskInfo, opts []ReadOption) (store.Payloads, error) {
 	if s <= StateAbsent || s > StateDone {
-		return 0, invalid(op, fmt.Sprintf("state: %v cannot be listed", s))
+		return 0, fmt.Errorf("%w: state: %v cannot be listed", ErrInvalid, s)
 	}
 	isOfAnother := after.State != StateAbsent && after.State != s
 	if isOfAnother || math.IsNaN(after.Score) || s == StateLeased && after.ID != "" && after.LeaseEnds.IsZero() {
-		return 0, invalid(op, "after is no task of that state's list")
+		return 0, fmt.Errorf("%w: after is no task of that state's list", ErrInvalid)
 	}
-	return readPayloads(op, opts)
+	return readPayloads(opts)
 }
 
 // ReadOption says what Get, List and All read of a task's payload and header. Defaults to all.
@@ -116,11 +114,11 @@ func WithPayloadsUpTo(n int) ReadOption {
 }
 
 // readPayloads returns up to how many bytes of a payload are shown.
-func readPayloads(op string, opts []ReadOption) (store.Payloads, error) {
+func readPayloads(opts []ReadOption) (store.Payloads, error) {
 	o := readOptions{most: store.AllPayloads}
 	for _, opt := range opts {
 		if opt == nil {
-			return 0, invalid(op, "an option is nil")
+			return 0, fmt.Errorf("%w: an option is nil", ErrInvalid)
 		}
 		opt(&o)
 	}
@@ -195,8 +193,9 @@ func (q *Queue) Drop(ctx context.Context, ids ...string) (int, error) {
 func (q *Queue) changeDead(ctx context.Context, op string, ids []string,
 	change func(q *queues.Queue, ctx context.Context, ids []string) (int, error),
 ) (changed int, err error) {
-	if slices.Contains(ids, "") {
-		return 0, invalid(op, "ids: one is empty")
+	empty := slices.Index(ids, "")
+	if err := q.checkArgument(op, badUnless(empty < 0, fmt.Sprintf("ids[%d] is empty", empty))); err != nil {
+		return 0, err
 	}
 	err = q.do(op, func() error {
 		changed, err = change(q.engine, ctx, ids)
@@ -257,7 +256,7 @@ type Stats struct {
 	// line ends: a minute, or some poll intervals, after the last one has looked. One that may not
 	// subscribe is not in line.
 	Waiting int
-	// Limits are what SetLimits has set; zero for none.
+	// Limits are the queue's limits, set by SetLimits or a Worker; zero for none.
 	Limits Limits
 }
 
@@ -299,8 +298,8 @@ func statsOf(s store.Stats) Stats {
 // before may yet return. After ErrUnknown it may be called again. ErrInvalid: d is negative. Stats
 // says whether a queue is paused, and until when.
 func (q *Queue) Pause(ctx context.Context, d time.Duration) error {
-	if d < 0 || d > store.LongestDuration {
-		return invalid("pause", "d must be 0 to 100 years")
+	if err := q.checkArgument("pause", checkDurationFrom(0, "d", d)); err != nil {
+		return err
 	}
 	return q.do("pause", func() error { return q.engine.Change(ctx, q.engine.Store.Pause(d)) })
 }
@@ -321,7 +320,8 @@ type Limits struct {
 	// Rate is how many tasks may be handed out in Per. What was handed out counts, whatever becomes
 	// of it: a task that is tried again counts again, and so does one of Again or Release.
 	Rate int
-	// Per is a second if it is 0, and whole microseconds. Without Rate it is ErrInvalid.
+	// Per is a second if it is 0; else 1ms to 100 years, rounded up to whole microseconds. Without
+	// Rate it is ErrInvalid.
 	Per time.Duration
 	// Burst is how many tasks may be handed out at once if none was for a while, and 1 if it is 0.
 	// In any time of Per at most Rate and Burst together are. The next task goes as soon as a
@@ -335,18 +335,20 @@ const mostLimit = 1_000_000_000
 
 // checked returns the limits with what is meant by 0, or what is wrong with them.
 func (l Limits) checked() (Limits, error) {
+	givenRate := l.Rate
 	l.Running, l.Rate = max(l.Running, 0), max(l.Rate, 0)
 	wrong := func(what string) (Limits, error) { return Limits{}, fmt.Errorf("%w: Limits: %s", ErrInvalid, what) }
 	for name, n := range map[string]int{"Running": l.Running, "Rate": l.Rate, "Burst": l.Burst} {
 		if n < 0 || n > mostLimit {
-			return wrong(fmt.Sprintf("%s of %d", name, n))
+			return wrong(fmt.Sprintf("%s of %d: must be 0 to %d", name, n, mostLimit))
 		}
 	}
+	if err := checkLimit("Limits: Per", l.Per); err != nil {
+		return Limits{}, err
+	}
 	switch {
-	case l.Per < 0 || l.Per > store.LongestDuration:
-		return wrong(fmt.Sprintf("Per of %v", l.Per))
 	case l.Rate == 0 && (l.Per > 0 || l.Burst > 0):
-		return wrong("Per or Burst without Rate")
+		return wrong(fmt.Sprintf("Per or Burst without a positive Rate (it is %d)", givenRate))
 	case l.Rate == 0:
 		return l, nil
 	case l.Per == 0:
@@ -354,7 +356,7 @@ func (l Limits) checked() (Limits, error) {
 	}
 	l.Per, l.Burst = time.Duration(store.CeilMicros(l.Per))*time.Microsecond, max(l.Burst, 1)
 	if int64(l.Rate) > store.CeilMicros(l.Per) {
-		return wrong("Rate of more than one in a microsecond")
+		return wrong(fmt.Sprintf("Rate of %d in %v: must be one in a microsecond at most", l.Rate, l.Per))
 	}
 	return l, nil
 }
@@ -372,15 +374,15 @@ func (l Limits) checked() (Limits, error) {
 // writes, as many more may be handed out as were lost. Workers of a build without limits get
 // nothing while there are any.
 //
-// ErrInvalid: a negative Per or Burst, either of them without Rate, a Per of more than 100 years, a
-// number above a billion, or a Rate of more than one task a microsecond. After ErrUnknown it may be
-// called again.
+// ErrInvalid: a Per that is neither 0 nor 1ms to 100 years, a negative Burst, either of them without
+// Rate, a number above a billion, or a Rate of more than one task a microsecond. After ErrUnknown it
+// may be called again.
 //
 // Permits limit code that is no task: see WithPermits.
 func (q *Queue) SetLimits(ctx context.Context, l Limits) error {
 	l, err := l.checked()
-	if err != nil {
-		return wrap("set limits", q.name, err)
+	if err := q.checkArgument("set limits", err); err != nil {
+		return err
 	}
 	return q.do("set limits", func() error { return q.engine.Change(ctx, q.engine.Store.Limit(store.Limits(l))) })
 }

@@ -41,8 +41,8 @@ func (q *Queue) Dequeue(ctx context.Context, es ...Entry) error {
 // A task that has used up its attempts (see MaxAttempts) is put back too, and the next claim buries
 // it, as "attempts used up": Bury it instead, with the reason.
 func (q *Queue) Retry(ctx context.Context, delay time.Duration, reason string, es ...Entry) error {
-	if err := checkDelay(delay); err != nil {
-		return fmt.Errorf("sluice: retry: %w", err)
+	if err := q.checkArgument("retry", checkDelay("delay", delay)); err != nil {
+		return err
 	}
 	return q.settle(ctx, "retry", store.Disposition{Action: store.Retry, Delay: max(delay, 0), Reason: cutReason(reason)}, es...)
 }
@@ -76,7 +76,7 @@ func (q *Queue) settle(ctx context.Context, op string, d store.Disposition, es .
 	for i, e := range es {
 		var err error
 		if items[i], err = itemOf(e); err != nil {
-			return fmt.Errorf("sluice: %s: %w", op, err)
+			return wrap(op, q.name, fmt.Errorf("es[%d]: %w", i, err))
 		}
 		items[i].Disposition = d
 	}
@@ -124,8 +124,8 @@ func (q *Queue) Extend(ctx context.Context, e Entry, lease time.Duration) error 
 // behind, except an extension under way: one that comes to the server after the caller's word on
 // the task is stale.
 func (q *Queue) KeepAlive(ctx context.Context, e Entry, lease time.Duration, fn func(ctx context.Context) error) error {
-	if fn == nil {
-		return invalid("keep alive", "fn is nil")
+	if err := q.checkArgument("keep alive", badUnless(fn != nil, "fn is nil")); err != nil {
+		return err
 	}
 	item, err := q.checkExtension("keep alive", e, lease)
 	if err != nil {
@@ -157,10 +157,7 @@ func (q *Queue) checkExtension(op string, e Entry, lease time.Duration) (item st
 	if item, err = itemOf(e); err == nil {
 		err = checkDuration("lease", lease)
 	}
-	if err != nil {
-		err = fmt.Errorf("sluice: %s: %w", op, err)
-	}
-	return item, err
+	return item, wrap(op, q.name, err)
 }
 
 // itemOf returns a claimed task as scripts are told of it, or what is wrong with its receipt.

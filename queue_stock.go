@@ -83,8 +83,8 @@ func stockInfo(s store.Stock) StockInfo {
 // ErrInvalid: a total below 0, or an item of more than 256 bytes. After ErrUnknown it may be called
 // again.
 func (q *Queue) SetStock(ctx context.Context, item string, total int64) error {
-	if total < 0 {
-		return invalid("set stock", "total must be 0 or more")
+	if err := q.checkArgument("set stock", badUnless(total >= 0, "total must be 0 or more")); err != nil {
+		return err
 	}
 	return q.ofItem("set stock", item, func() error { return q.engine.SetStock(ctx, item, total) })
 }
@@ -123,8 +123,8 @@ func (q *Queue) DeleteStock(ctx context.Context, item string) error {
 
 // ofItem carries out an operation on an item's stock.
 func (q *Queue) ofItem(op, item string, do func() error) error {
-	if item == "" || len(item) > maxItem {
-		return invalid(op, fmt.Sprintf("item must be 1 to %d bytes", maxItem))
+	if err := q.checkArgument(op, badUnless(item != "" && len(item) <= maxItem, fmt.Sprintf("item must be 1 to %d bytes", maxItem))); err != nil {
+		return err
 	}
 	return q.do(op, do)
 }

@@ -241,7 +241,7 @@ func (w *Worker) Run(ctx context.Context) error {
 
 // alone returns a crew of this worker alone.
 func (w *Worker) alone(op string) (*crew, error) {
-	c, err := newCrew(op, func(int) string { return "Worker" }, []*Worker{w}, w.Concurrency, w.Grace, w.Logger)
+	c, err := newCrew(op, "Worker", func(int) string { return "Worker" }, []*Worker{w}, w.Concurrency, w.Grace, w.Logger)
 	if err == nil {
 		c.workers[0].Loop.Concurrency = maxConcurrency // there is no other bound than the crew's
 	}
@@ -304,10 +304,8 @@ func (w *Worker) engine(log *slog.Logger) (*queues.Worker, error) {
 		return nil, fmt.Errorf("%w: Weight must be 0 to %d", ErrInvalid, maxConcurrency)
 	case w.Label != "" && !isLabel(w.Label):
 		return nil, fmt.Errorf("%w: Label must be 1 to %d bytes of printable UTF-8", ErrInvalid, maxLabel)
-	case p.timeout > store.LongestDuration:
-		return nil, fmt.Errorf("%w: Timeout must be 100 years at most", ErrInvalid)
 	}
-	err := checkDuration("Lease", lease)
+	err := cmp.Or(checkDelay("Timeout", p.timeout), checkDuration("Lease", lease))
 	if err == nil {
 		p.handler, err = around(w.Handler, w.Use)
 	}

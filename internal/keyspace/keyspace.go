@@ -45,8 +45,8 @@ var Endings = []string{
 
 var (
 	errLength   = fmt.Errorf("a name has 1 to %d bytes and a prefix at most as many", MaxLength)
-	errBraces   = errors.New("braces that are not a hash tag")
-	errOnlyATag = errors.New("a hash tag and nothing else")
+	errBraces   = errors.New(`leave out the braces, or put text between one pair, as in "{eu}:orders"`)
+	errOnlyATag = errors.New(`it is a hash tag and nothing else: put text beside it, as in "{eu}:orders"`)
 )
 
 // Key returns the main key of the lock or queue with that name, or says what is wrong
@@ -75,7 +75,7 @@ func Key(prefix, name string) (string, error) {
 	}
 	for _, ending := range Endings {
 		if strings.HasSuffix(key, ending) {
-			return "", fmt.Errorf("a hash tag, and the ending %s of a companion key", ending)
+			return "", fmt.Errorf("with a hash tag, the ending %s is that of a companion key", ending)
 		}
 	}
 	return key, nil

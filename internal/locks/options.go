@@ -65,13 +65,16 @@ func (h *Hold) hold() bool {
 	return true
 }
 
+// sameEverywhere is what the caller is to do about another number of permits.
+const sameEverywhere = ": give the same WithPermits everywhere"
+
 // otherKind returns the ErrInvalid of a name that is held with another number of permits than h's.
 func (h *Hold) otherKind(permits int) error {
 	switch {
 	case permits == 1:
-		return fmt.Errorf("%w: it is held as a lock without permits", store.ErrInvalid)
+		return fmt.Errorf("%w: it is held as a lock without permits"+sameEverywhere, store.ErrInvalid)
 	case !h.isPermit():
-		return fmt.Errorf("%w: it is held with permits", store.ErrInvalid)
+		return fmt.Errorf("%w: it is held with permits"+sameEverywhere, store.ErrInvalid)
 	}
-	return fmt.Errorf("%w: it has %d permits, not %d", store.ErrInvalid, permits, h.options.Permits)
+	return fmt.Errorf("%w: it has %d permits, not %d"+sameEverywhere, store.ErrInvalid, permits, h.options.Permits)
 }

@@ -169,7 +169,7 @@ func (w *Worker) Extend(ctx context.Context, items []store.Item) taskloop.Report
 // Wait waits until a task may be due.
 func (w *Worker) Wait(ctx context.Context) error {
 	if err := w.Queue.Wait(ctx); err != nil {
-		return fmt.Errorf("sluice: wait %s: %w", w.Queue.Name, err)
+		return fmt.Errorf("sluice: wait %q: %w", w.Queue.Name, err)
 	}
 	return nil
 }

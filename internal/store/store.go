@@ -7,6 +7,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/sluice-go/sluice/internal/keyspace"
 )
@@ -21,8 +22,13 @@ var (
 // MainKey returns the main key of a lock or queue. The error is ErrInvalidName.
 func MainKey(prefix, name string) (string, error) {
 	key, err := keyspace.Key(prefix, name)
-	if err != nil {
+	switch {
+	case err == nil:
+		return key, nil
+	case keyspace.CheckLengths(prefix, name) != nil:
 		return "", fmt.Errorf("%w: %w", ErrInvalidName, err)
+	case strings.ContainsAny(prefix, "{}"): // the braces of both count
+		name = prefix + name
 	}
-	return key, nil
+	return "", fmt.Errorf("%w %q: %w", ErrInvalidName, name, err)
 }

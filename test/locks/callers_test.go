@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"strconv"
 	"testing"
 	"time"
 
@@ -27,7 +28,7 @@ func waitsForItself(ctx context.Context, t *testing.T, l *sluice.Locker, name st
 	_, lockAll := l.LockAll(ctx, []string{name + "0", name})
 	for i, err := range []error{lock, fenced, lockAll, l.Do(ctx, name, never), l.DoAll(ctx, []string{name + "0", name}, never)} {
 		require.ErrorIs(t, err, sluice.ErrInvalid, i)
-		require.ErrorContains(t, err, name+": ")
+		require.ErrorContains(t, err, strconv.Quote(name)+": ")
 	}
 	require.NoError(t, ctx.Err(), "it has waited")
 	_, err := l.TryLock(ctx, name)

@@ -89,12 +89,14 @@ func TestPermits_AllSayTheSameNumber(t *testing.T) {
 					if n == 1 || other != 1 { // else it is in line behind a holder of this Locker, or not: see the next
 						_, err = l.Lock(ctx, name, opts...)
 						require.ErrorIs(t, err, sluice.ErrInvalid)
+						require.ErrorContains(t, err, "give the same WithPermits everywhere")
 					}
 					elsewhere := systest.NewLocker(t, s.Client(t))
 					_, err = elsewhere.Lock(ctx, name, opts...)
 					require.ErrorIs(t, err, sluice.ErrInvalid)
 					_, err = elsewhere.TryLock(ctx, name, opts...)
 					require.ErrorIs(t, err, sluice.ErrInvalid)
+					require.ErrorContains(t, err, "give the same WithPermits everywhere")
 					_, err = elsewhere.Adopt(ctx, name, k.Token(), opts...)
 					if other == 1 || n == 1 {
 						require.ErrorIs(t, err, sluice.ErrNotHeld)

@@ -85,7 +85,7 @@ func TestLockSet_TakesAllOrNothing(t *testing.T) {
 			}, 30*time.Second, time.Millisecond)
 			require.ErrorIs(t, err, sluice.ErrLocked)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
-			require.ErrorContains(t, err, "lock all "+c)
+			require.ErrorContains(t, err, "lock all "+strconv.Quote(c))
 			for _, name := range []string{a, b, d} { // in the background, if the server is slow and ctx has ended
 				require.Eventually(t, func() bool {
 					info, err := other.Inspect(ctx, name)
@@ -164,7 +164,7 @@ func TestLockSet_MaxWaitIsForAll(t *testing.T) {
 		start := time.Now()
 		_, err = l.LockAll(t.Context(), []string{"a", "b"}, sluice.WithMaxWait(time.Minute))
 		require.ErrorIs(t, err, sluice.ErrLocked)
-		require.ErrorContains(t, err, "lock all b")
+		require.ErrorContains(t, err, `lock all "b"`)
 		require.InDelta(t, 60, time.Since(start).Seconds(), 0.1)
 		requireFree(t, other, "a")
 	})
@@ -184,7 +184,7 @@ func TestLockSet_LossWhileItWaits(t *testing.T) {
 		_, err = l.LockAll(t.Context(), []string{"a", "b", "c"})
 		require.ErrorIs(t, err, sluice.ErrLost)
 		require.NotErrorIs(t, err, sluice.ErrLocked)
-		require.ErrorContains(t, err, "lock all a")
+		require.ErrorContains(t, err, `lock all "a"`)
 		require.InDelta(t, 10, time.Since(start).Seconds(), 2, "at the next renewal")
 		requireFree(t, other, "a", "b")
 

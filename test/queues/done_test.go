@@ -258,7 +258,9 @@ func TestRecordResult(t *testing.T) {
 		b.finish("a") // again, without a result
 		require.Equal(b, want("", 1, 0), is(shown("a")))
 		for _, ctx := range []context.Context{b.Context(), escaped} {
-			require.ErrorIs(b, sluice.RecordResult(ctx, nil), sluice.ErrInvalid)
+			err := sluice.RecordResult(ctx, nil)
+			require.ErrorIs(b, err, sluice.ErrInvalid)
+			require.ErrorContains(b, err, "ctx is not that of a running handler")
 		}
 	})
 }

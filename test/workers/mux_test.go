@@ -348,24 +348,24 @@ func TestTyped_BadInputSendsNothing(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		orders := sluice.Typed[order]{Queue: b.Q, Kind: "order"}
 		for text, enqueue := range map[string]func() error{
-			"a Payload beside the value": func() error {
+			"Task.Payload is set: leave it nil": func() error {
 				_, err := orders.Enqueue(b.Context(), sluice.Task{ID: "a", Payload: []byte{}}, order{})
 				return err
 			},
-			`a Task of kind "other", not "order"`: func() error {
+			`Task.Kind is "other" and the Typed's Kind "order": leave Task.Kind empty`: func() error {
 				_, err := orders.Enqueue(b.Context(), sluice.Task{ID: "a", Kind: "other"}, order{})
 				return err
 			},
-			`sluice: task: invalid argument: a Task of kind "other", not "order"`: func() error {
+			`sluice: task: invalid argument: Task.Kind is "other"`: func() error {
 				task, err := orders.Task(sluice.Task{ID: "a", Kind: "other"}, order{})
 				require.Zero(b, task)
 				return err
 			},
-			"2 tasks with 1 values": func() error {
+			"2 tasks in ts and 1 values in vs": func() error {
 				_, err := orders.EnqueueBatch(b.Context(), []sluice.Task{{ID: "a"}, {ID: "b"}}, []order{{}})
 				return err
 			},
-			`kind "other", not "order"`: func() error {
+			`ts[1]: invalid argument: Task.Kind is "other" and`: func() error {
 				_, err := orders.EnqueueBatch(b.Context(), []sluice.Task{{ID: "a"}, {ID: "b", Kind: "other"}}, []order{{}, {}})
 				return err
 			},
@@ -389,6 +389,8 @@ func TestTyped_BadInputSendsNothing(t *testing.T) {
 		require.PanicsWithValue(b, "sluice: Typed.Handler: nil function", func() { orders.Handler(nil) })
 		var mux sluice.Mux
 		require.PanicsWithValue(b, "sluice: Typed.Handler: nil function", func() { orders.Handle(&mux, nil) })
+		require.PanicsWithValue(b, "sluice: Mux.Handle: nil Mux", func() { orders.Handle(nil, func(context.Context, sluice.Entry, order) error { return nil }) })
+		require.PanicsWithValue(b, "sluice: Mux.Use: nil Mux", func() { (*sluice.Mux)(nil).Use() })
 		handle := func() { orders.Handle(&mux, func(context.Context, sluice.Entry, order) error { return nil }) }
 		handle()
 		require.PanicsWithValue(b, `sluice: Mux.Handle: kind "order" is there already`, handle)

@@ -214,9 +214,9 @@ func TestPool_BadFields(t *testing.T) {
 		"Pool.Workers[1]: invalid argument: Handler is nil":   {Workers: []*sluice.Worker{fine, worker(func(w *sluice.Worker) { w.Handler = nil })}},
 		"Pool.Workers[0]: invalid argument: Weight must":      {Workers: []*sluice.Worker{worker(func(w *sluice.Worker) { w.Weight = -1 })}},
 		"Weight must be 0 to 1000000":                         {Workers: []*sluice.Worker{worker(func(w *sluice.Worker) { w.Weight = 1_000_001 })}},
-		"check: invalid argument: Concurrency must":           {Workers: []*sluice.Worker{fine}, Concurrency: -1},
+		"invalid argument: Pool.Concurrency must":             {Workers: []*sluice.Worker{fine}, Concurrency: -1},
 		"Pool.Workers[0]: invalid argument: Concurrency must": {Workers: []*sluice.Worker{worker(func(w *sluice.Worker) { w.Concurrency = -1 })}},
-		"Grace must be 0 to 100 years":                        {Workers: []*sluice.Worker{fine}, Grace: -1},
+		"Pool.Grace of -1ns: must be 0s to 100 years":         {Workers: []*sluice.Worker{fine}, Grace: -1},
 		"the worker is running already":                       {Workers: []*sluice.Worker{fine, fine}},
 	} {
 		t.Run(text, func(t *testing.T) {

@@ -196,13 +196,13 @@ func TestWorker_InvalidFieldsSendNothing(t *testing.T) {
 			"Queue is nil":        {},
 			"Worker: invalid argument: Queue not made by NewQueue": {Queue: &sluice.Queue{}, Handler: handler},
 			"Worker: invalid argument: Handler is nil":             {Queue: q},
-			"Concurrency must":               {Queue: q, Handler: handler, Concurrency: -1},
-			"Lease must":                     {Queue: q, Handler: handler, Lease: -1},
-			"Lease must be 1ms":              {Queue: q, Handler: handler, Lease: time.Millisecond - 1},
-			"Lease must be 1ms to 100 years": {Queue: q, Handler: handler, Lease: math.MaxInt64},
-			"Timeout must":                   {Queue: q, Handler: handler, Timeout: math.MaxInt64},
-			"Grace must":                     {Queue: q, Handler: handler, Grace: -1},
-			"Grace must be 0 to 100 years":   {Queue: q, Handler: handler, Grace: math.MaxInt64},
+			"Worker.Concurrency must":                              {Queue: q, Handler: handler, Concurrency: -1},
+			"Lease of -1ns: must":                                  {Queue: q, Handler: handler, Lease: -1},
+			"Lease of 999.999µs: must be 1ms":                      {Queue: q, Handler: handler, Lease: time.Millisecond - 1},
+			"854775807s: must be 1ms to 100 years":                 {Queue: q, Handler: handler, Lease: math.MaxInt64},
+			"Timeout of 2562047h47m16.854775807s: must":            {Queue: q, Handler: handler, Timeout: math.MaxInt64},
+			"Worker.Grace of -1ns: must be 0s":                     {Queue: q, Handler: handler, Grace: -1},
+			"Worker.Grace of 2562047h47m16.854775807s: must be":    {Queue: q, Handler: handler, Grace: math.MaxInt64},
 		} {
 			err := w.Run(t.Context())
 			require.ErrorIs(t, err, sluice.ErrInvalid, text)
