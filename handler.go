@@ -16,7 +16,16 @@ import (
 	"github.com/sluice-go/sluice/internal/store"
 )
 
-// Handler does the work of a task: see Worker.Handler.
+// Handler does the work of a task: see Worker.Handler for its ctx and its Entry. What it returns
+// decides what becomes of the task:
+//
+//   - nil: it is done.
+//   - an error, also by a panic or Goexit: it is due again after Backoff, or a dead letter after the
+//     last attempt that the queue allows, with the error's text as the reason.
+//   - RetryIn(d, err): it has failed likewise, and is due again in d.
+//   - Permanent(err): it is a dead letter at once.
+//   - Discard(err): it is removed (cancelled), and not done.
+//   - Again(d): it has not failed, and is due again in d (snoozed). No attempt is used up.
 type Handler func(ctx context.Context, e Entry) error
 
 // Middleware wraps a Handler: it returns one that does something before or after it calls next. See
@@ -176,7 +185,7 @@ func (e *retryInError) Unwrap() error { return e.err }
 //
 // A task of a kind that it does not know is put off for 15 to 30 seconds, again and again, and no
 // attempt is used up: a program that knows the kind is being deployed, perhaps. A Worker's log has
-// a warning then, once a minute, with the kind and those that the Mux knows.
+// a warning then, once a minute for each kind, with the kind and those that the Mux knows.
 //
 // The zero value is ready. It must not be copied. All handlers are registered before the first task
 // is served.
@@ -323,13 +332,38 @@ type unknownKindError struct {
 	later    error
 }
 
-// known names the kinds that the Mux knows, in order.
-func (e *unknownKindError) known() string {
-	return fmt.Sprintf("%q", slices.Sorted(maps.Keys(e.mux.kinds))) // which do not change any more
+// known returns the kinds that the Mux knows, in order.
+func (e *unknownKindError) known() []string {
+	return slices.Sorted(maps.Keys(e.mux.kinds)) // which do not change any more
 }
 
 func (e *unknownKindError) Error() string { return fmt.Sprintf("no handler of kind %q", e.kind) }
 func (e *unknownKindError) Unwrap() error { return e.later }
+
+// toldKinds are the unknown kinds of which a log was told within the last minute.
+type toldKinds struct {
+	mu sync.Mutex // guards at
+	at map[string]time.Time
+}
+
+// maxToldKinds bounds their number: a producer may make up a kind for each task.
+const maxToldKinds = 100
+
+// isNews reports whether the log is to be told of a kind.
+func (t *toldKinds) isNews(kind string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Now()
+	maps.DeleteFunc(t.at, func(_ string, told time.Time) bool { return now.Sub(told) >= time.Minute })
+	if _, isTold := t.at[kind]; isTold || len(t.at) >= maxToldKinds {
+		return false
+	}
+	if t.at == nil {
+		t.at = map[string]time.Time{}
+	}
+	t.at[kind] = now
+	return true
+}
 
 // Typed enqueues tasks of one kind whose payload is a Go value, and handles them:
 //

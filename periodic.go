@@ -16,10 +16,11 @@ import (
 // each occurrence of the schedule is handed to one of them.
 //
 // It is an ordinary task, with the next occurrence as its due time: Get, List, Cancel, hooks and
-// the log know it by its ID, which must not be used for anything else. A Worker looks when it
-// starts, and about once a minute, by one command for all that it has, whether each task is there,
-// and due no later than the next occurrence. A task that was cancelled, purged, buried, lost or put
-// off comes back with the next occurrence. The handler's result and the next occurrence are
+// the log know it by its ID, which must not be used for anything else: another task with that ID
+// takes its place, and the log has a warning. A Worker looks when it starts, and about once a
+// minute, by one command for all that it has, whether each task is there, and due no later than the
+// next occurrence. A task that was cancelled, purged, buried, lost or put off comes back within about
+// 90 seconds, with the first occurrence after that. The handler's result and the next occurrence are
 // reported together, in one step, until the server has accepted them or the lease ends.
 //
 // Each occurrence is handed out once, by the server's clock. It is handed out again, once its lease
@@ -42,7 +43,8 @@ import (
 //
 // The hooks TasksSending and TasksSent are not told of occurrences.
 type Periodic struct {
-	// ID is the task's: 1 to 512 bytes. Required, and different for each Periodic of a Worker.
+	// ID is the task's: 1 to 512 bytes. Required, and different for each Periodic of a Worker, and
+	// of the Workers that a Pool has on one queue.
 	ID string
 	// Kind is the handler's Entry.Kind, for a Mux: up to 256 bytes. Optional.
 	Kind string
@@ -161,10 +163,10 @@ func periodicsOf(all []Periodic) ([]queues.Periodic, error) {
 		d := periodics[i].Longest()
 		longest := Task{ID: d.ID, Kind: d.Kind, Payload: d.Payload, Header: d.Header, At: d.At}
 		if err := cmp.Or(p.check(), checkTask(&longest, false)); err != nil {
-			return nil, fmt.Errorf("in Periodic[%d]: %w", i, err)
+			return nil, fmt.Errorf("Periodic[%d]: %w", i, err)
 		}
 		if taken[p.ID] {
-			return nil, fmt.Errorf("in Periodic[%d]: %w: another one has its ID", i, ErrInvalid)
+			return nil, fmt.Errorf("Periodic[%d]: %w: another one has its ID", i, ErrInvalid)
 		}
 		taken[p.ID] = true
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/queues"
+	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/taskloop"
 )
 
@@ -52,7 +53,8 @@ type Pool struct {
 // *UnfinishedError that counts what is left of all Workers.
 //
 // It is ErrInvalid at once if a field is out of range, if there is no Worker or a nil one, if one
-// sets Grace or Logger or is running already, here or elsewhere, or if the Pool is.
+// sets Grace or Logger or is running already, here or elsewhere, if two have a Periodic of the same
+// ID on one queue, or if the Pool is running already.
 func (p *Pool) Run(ctx context.Context) error {
 	c, err := p.newCrew("run")
 	if err != nil {
@@ -151,7 +153,30 @@ func newCrew(op, owner string, name func(i int) string, workers []*Worker, concu
 		}
 		c.workers = append(c.workers, e)
 	}
+	if err := checkPeriodics(name, workers); err != nil {
+		return nil, fmt.Errorf("sluice: %s: %w", op, err)
+	}
 	return c, nil
+}
+
+// checkPeriodics refuses an ID that several of the workers have on one queue: each would put its own
+// occurrence in the place of the other's.
+func checkPeriodics(name func(i int) string, workers []*Worker) error {
+	type task struct {
+		client  *redisexec.Executor
+		key, id string
+	}
+	first := map[task]int{}
+	for i, w := range workers {
+		for j, p := range w.Periodic {
+			t := task{w.Queue.engine.Executor, w.Queue.options.prefix + w.Queue.name, p.ID}
+			if other, isTaken := first[t]; isTaken {
+				return fmt.Errorf("%w: %s: Periodic[%d]: %s has the ID %q on this queue", ErrInvalid, name(i), j, name(other), p.ID)
+			}
+			first[t] = i
+		}
+	}
+	return nil
 }
 
 // seat returns the seat of a worker, or of taskloop.AllQueues.

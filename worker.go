@@ -52,10 +52,8 @@ type Worker struct {
 	// Queue is where the tasks come from. Required.
 	Queue *Queue
 
-	// Handler does a task's work. Required. What it returns decides: nil finishes the task; an error
-	// gives it back, to be due again after Backoff; Permanent, or any error on the last attempt that
-	// the queue allows, puts it among the dead letters with the error's text as the reason. Again
-	// makes it due later, without an attempt used up; Discard removes it. Panics and Goexit are errors.
+	// Handler does a task's work. Required. What it returns decides what becomes of the task: nil, an
+	// error, RetryIn, Permanent, Discard (to cancel it) or Again (to snooze it). See Handler.
 	//
 	// ctx has the values of Run's and does not end with it. It ends, by context.Cause,
 	//
@@ -126,7 +124,9 @@ type Worker struct {
 
 	// Limits are given to the queue if none have been set: before the first claim, and again about
 	// once a minute, or at each heartbeat if that is less often, so that a Redis which has lost its
-	// data is soon limited again. What SetLimits has set stays, be it no limits. Defaults to none.
+	// data is soon limited again. A queue that has limits, be they from an earlier Worker, keeps
+	// them: to change them, call SetLimits. So does one whose limits SetLimits has taken away. The
+	// log says when they differ from the Worker's. Defaults to none.
 	Limits Limits
 
 	// Periodic is what is due again and again: see Periodic. Handler is called for it, with the ID
@@ -350,7 +350,7 @@ type workerHandler struct {
 	maxAttempts int           // 0 for no limit
 	remembers   bool          // the queue has a retention
 	log         *slog.Logger
-	toldUnknown atomic.Int64 // when the log was told of an unknown kind, in Unix nanoseconds
+	unknown     toldKinds
 }
 
 // panicError is a handler's panic.
@@ -446,16 +446,15 @@ func (h *workerHandler) rules(ctx context.Context) (maxAttempts int, backoff fun
 }
 
 // isOfUnknownKind reports whether an error says that a task's kind is not known. The log does, once
-// a minute.
+// a minute for each kind.
 func (h *workerHandler) isOfUnknownKind(err error) bool {
 	var unknown *unknownKindError
 	if !errors.As(err, &unknown) {
 		return false
 	}
-	now := time.Now().UnixNano()
-	if last := h.toldUnknown.Load(); (last == 0 || now-last >= int64(time.Minute)) && h.toldUnknown.CompareAndSwap(last, now) {
-		h.log.Warn("sluice: no handler of a kind of tasks, which are put off", slog.String("kind", unknown.kind),
-			slog.String("known", unknown.known()), slog.String("task", unknown.id))
+	if h.unknown.isNews(unknown.kind) {
+		h.log.Warn("sluice: no handler for the kind: task put off; mux.Handle it, or correct Task.Kind",
+			slog.String("kind", unknown.kind), slog.Any("known", unknown.known()), slog.String("task", unknown.id))
 	}
 	return true
 }

@@ -71,6 +71,8 @@ var (
 	errNoOccurrence = errors.New("the schedule has come to its end")
 	// errNoAnswer says that a schedule did not say, and may the next time.
 	errNoAnswer = errors.New("Schedule.Next gives no answer")
+	// errOtherTask says that a caller has enqueued a task with the ID, which is no occurrence.
+	errOtherTask = errors.New("another task has its ID: enqueue that with another one")
 )
 
 // plan returns what is to be in the queue instead of an occurrence, if that is known. Else the
@@ -281,7 +283,9 @@ func (w *Worker) look(ctx context.Context, part []*periodicTask) error {
 	for _, t := range found {
 		o, isOne := occurrenceIn(t.ID, t.Header)
 		switch task := w.tasks[t.ID]; {
-		case t.State == store.StateScheduled && !isOne, t.State == store.StateDue, t.State == store.StateLeased:
+		case t.State == store.StateScheduled && !isOne:
+			task.tell(errOtherTask)
+		case t.State == store.StateDue, t.State == store.StateLeased:
 		case t.State == store.StateScheduled:
 			task.ask(o, store.TimeOf(t.Score), now, func(next occurrence) error { return task.move(ctx, t.Score, o, next) })
 		default:

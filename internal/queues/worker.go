@@ -68,10 +68,14 @@ func Run(ctx context.Context, workers []*Worker, c taskloop.Config) *taskloop.Un
 
 // Handle calls the handler, except for an occurrence of a periodic task that it is not to have.
 func (w *Worker) Handle(ctx context.Context, t store.Task) (err error) {
-	if o, ok := occurrenceIn(t.ID, t.Header); ok {
+	o, ok := occurrenceIn(t.ID, t.Header)
+	switch task := w.tasks[t.ID]; {
+	case ok:
 		if t, err = w.admit(t, o); err != nil {
 			return err
 		}
+	case task != nil:
+		task.tell(errOtherTask)
 	}
 	return w.Handler.Handle(ctx, t)
 }
@@ -302,6 +306,7 @@ func (ws present) keep(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
+	ws.compareLimits(ctx)
 	for limited := time.Now(); ctx.Err() == nil; {
 		next := time.Now().Add(every - backoff.Half(every/4)) // those of a fleet that has started at once come apart
 		if time.Since(limited) > limitEvery {
@@ -319,17 +324,10 @@ func (ws present) keep(ctx context.Context) {
 // limit sets the limits of those queues for which none have been set: a server that has lost its
 // data has none.
 func (ws present) limit(ctx context.Context) {
-	limited := slices.DeleteFunc(slices.Clone(ws), func(w *Worker) bool { return w.Limits == store.Limits{} })
-	if len(limited) == 0 {
-		return
-	}
 	ctx, cancel := context.WithTimeout(ctx, sayFor)
 	defer cancel()
-	requests := make([]redisexec.Request, len(limited))
-	for i, w := range limited {
-		requests[i] = w.Queue.Store.LimitIfUnset(w.Limits)
-	}
-	for i, r := range limited[0].Queue.Executor.Pipeline(ctx, requests) {
+	limited, results := ws.askLimited(ctx, func(w *Worker) redisexec.Request { return w.Queue.Store.LimitIfUnset(w.Limits) })
+	for i, r := range results {
 		switch log := limited[i].Loop.Log; {
 		case r.Value == int64(1):
 			log.Info("sluice: the queue had no limits, and has those of this worker now")
@@ -337,6 +335,37 @@ func (ws present) limit(ctx context.Context) {
 			log.Warn("sluice: worker cannot see to the queue's limits", slog.String("error", r.Err.Error()))
 		}
 	}
+}
+
+// compareLimits tells the log which queues have other limits than their workers say. A queue whose
+// server does not answer, or denies that to its user, is left out.
+func (ws present) compareLimits(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, sayFor)
+	defer cancel()
+	limited, results := ws.askLimited(ctx, func(w *Worker) redisexec.Request { return w.Queue.Store.Stats() })
+	for i, r := range results {
+		w := limited[i]
+		if r.Outcome != redisexec.Done {
+			continue
+		}
+		if s, err := store.DecodeStats(r.Value); err == nil && s.Limits != w.Limits {
+			w.Loop.Log.Info("sluice: the queue has other limits than this worker says, and keeps them: to change them, call SetLimits",
+				slog.Any("limits", s.Limits), slog.Any("worker_limits", w.Limits))
+		}
+	}
+}
+
+// askLimited sends a request for each worker that has limits, and returns these and the results.
+func (ws present) askLimited(ctx context.Context, request func(w *Worker) redisexec.Request) (limited present, results []redisexec.Result) {
+	limited = slices.DeleteFunc(slices.Clone(ws), func(w *Worker) bool { return w.Limits == store.Limits{} })
+	if len(limited) == 0 {
+		return nil, nil
+	}
+	requests := make([]redisexec.Request, len(limited))
+	for i, w := range limited {
+		requests[i] = request(w)
+	}
+	return limited, limited[0].Queue.Executor.Pipeline(ctx, requests)
 }
 
 // say says how all are, or that they have ended, in one pipeline. What fails is said again at the

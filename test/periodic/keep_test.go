@@ -123,3 +123,23 @@ func TestPeriodic_AFleetBeginsWithMany(t *testing.T) {
 		require.NoError(b, stop())
 	}
 }
+
+// TestPeriodic_TellsOfATaskWithItsID, which keeps it from being handed out: once, until its next
+// occurrence is back.
+func TestPeriodic_TellsOfATaskWithItsID(t *testing.T) {
+	inPeriodicTest(t, func(b *periodicTest) {
+		_, stop := b.work("w", nil, sluice.Periodic{ID: "tick", Schedule: sluice.Every(time.Hour)})
+		defer stop()
+		const told = "another task has its ID: enqueue that with another one"
+		for i, delay := range []time.Duration{0, time.Minute + 30*time.Second} { // claimed, and looked at before
+			time.Sleep(time.Second)
+			require.Equal(b, i, b.log.Count(told))
+			b.Enqueue(sluice.OutcomeUpdated, sluice.Task{ID: "tick", Delay: delay})
+			time.Sleep(delay + time.Second)
+			require.Equal(b, i+1, b.log.Count(told))
+			time.Sleep(91 * time.Second)
+			require.Equal(b, i+1, b.log.Count(told))
+			require.Equal(b, "tick", b.Get("tick").Header["sluice-period-of"])
+		}
+	})
+}

@@ -51,6 +51,22 @@ func TestLimits_OfAWorker(t *testing.T) {
 	})
 }
 
+// TestLimits_OfAWorkerThatDiffer from the queue's have no effect, and its log says so once.
+func TestLimits_OfAWorkerThatDiffer(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+		b := systest.NewQueueTest(t, rdb, "q")
+		for _, c := range []struct{ rate, told int }{{50, 0}, {50, 0}, {500, 1}} {
+			var log systest.Buffer
+			stop := systest.StartWorker(t, &sluice.Worker{Queue: b.Q, Limits: sluice.Limits{Rate: c.rate}, Logger: systest.LogTo(&log), Handler: nothing})
+			time.Sleep(5 * time.Minute)
+			require.NoError(t, stop())
+			require.Equal(t, c.told, log.Count("the queue has other limits than this worker says, and keeps them: to change them, call SetLimits"), log.String())
+			require.Equal(t, sluice.Limits{Rate: 50, Per: time.Second, Burst: 1}, b.Stats().Limits)
+		}
+		time.Sleep(time.Minute)
+	})
+}
+
 // TestLimits_OfAWorkerWithoutAServer: they are set when there is one, and the log says that they
 // were not. Limits that SetLimits would refuse are ErrInvalid.
 func TestLimits_OfAWorkerWithoutAServer(t *testing.T) {

@@ -198,6 +198,8 @@ func TestPool_BadFields(t *testing.T) {
 	defer func() { require.NoError(t, rdb.Close()) }()
 	q, err := sluice.NewQueue(rdb, "q")
 	require.NoError(t, err)
+	same, err := sluice.NewQueue(rdb, "q")
+	require.NoError(t, err)
 	handler := func(context.Context, sluice.Entry) error { return nil }
 	worker := func(change func(*sluice.Worker)) *sluice.Worker {
 		w := &sluice.Worker{Queue: q, Handler: handler}
@@ -217,7 +219,15 @@ func TestPool_BadFields(t *testing.T) {
 		"invalid argument: Pool.Concurrency must":             {Workers: []*sluice.Worker{fine}, Concurrency: -1},
 		"Pool.Workers[0]: invalid argument: Concurrency must": {Workers: []*sluice.Worker{worker(func(w *sluice.Worker) { w.Concurrency = -1 })}},
 		"Pool.Grace of -1ns: must be 0s to 100 years":         {Workers: []*sluice.Worker{fine}, Grace: -1},
-		"the worker is running already":                       {Workers: []*sluice.Worker{fine, fine}},
+		`Pool.Workers[1]: Periodic[0]: Pool.Workers[0] has the ID "tick" on this queue`: {Workers: []*sluice.Worker{
+			worker(func(w *sluice.Worker) {
+				w.Periodic = []sluice.Periodic{{ID: "tick", Schedule: sluice.Every(time.Hour)}}
+			}),
+			worker(func(w *sluice.Worker) {
+				w.Queue, w.Periodic = same, []sluice.Periodic{{ID: "tick", Schedule: sluice.Every(time.Minute)}}
+			}),
+		}},
+		"the worker is running already": {Workers: []*sluice.Worker{fine, fine}},
 	} {
 		t.Run(text, func(t *testing.T) {
 			err := p.Run(t.Context())
