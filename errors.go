@@ -12,8 +12,8 @@ import (
 )
 
 // One error per decision that a caller makes. Test for them with errors.Is: every method wraps them
-// as `sluice: <operation> "<name>": ...`, together with their cause. The name is that of the lock or
-// the queue. An ErrInvalid may be without it. No error holds a token, a payload or a password.
+// as `sluice: <operation> "<name>": ...`, together with their cause. The name is that of the lock
+// or the queue. An ErrInvalid may be without it. No error holds a token, a payload or a password.
 var (
 	// ErrLocked says that another caller holds the lock, or waits for it before this one:
 	// wait, or do without.

@@ -20,8 +20,8 @@ import (
 // decides what becomes of the task:
 //
 //   - nil: it is done.
-//   - an error, also by a panic or Goexit: it is due again after Backoff, or a dead letter after the
-//     last attempt that the queue allows, with the error's text as the reason.
+//   - an error, also by a panic or Goexit: it is due again after Backoff. After the last attempt
+//     that the queue allows, it is a dead letter with the error's text as the reason.
 //   - RetryIn(d, err): it has failed likewise, and is due again in d.
 //   - Permanent(err): it is a dead letter at once.
 //   - Discard(err): it is removed (cancelled), and not done.
@@ -210,16 +210,17 @@ type kindRule struct {
 type KindOption func(*kindRule)
 
 // KindTimeout bounds the work on a task of the kind: its ctx ends then, or after the Worker's
-// Timeout, whichever is sooner. 0 and negative are no bound of its own. Defaults to none.
+// Timeout, whichever is sooner. It cannot be more: set Worker.Timeout to the largest that a kind
+// needs. 0 and negative are no bound of its own. Defaults to none.
 //
 // A handler that has not returned the Worker's Grace after that is stuck, see Worker.Timeout; if
 // this is sooner than a third of the Lease, that is when the Worker notices it.
 func KindTimeout(d time.Duration) KindOption { return func(k *kindRule) { k.timeout = d } }
 
 // KindMaxAttempts is how many attempts a task of the kind has before a Worker puts it among the
-// dead letters, if WithMaxAttempts does not allow fewer. One that was claimed more often, since
-// processes have died over it, is not handed out. 0 and negative are no limit of its own. Defaults
-// to none.
+// dead letters, if WithMaxAttempts does not allow fewer. It cannot be more: set WithMaxAttempts to
+// the largest that a kind needs. One that was claimed more often, since processes have died over
+// it, is not handed out. 0 and negative are no limit of its own. Defaults to none.
 func KindMaxAttempts(n int) KindOption { return func(k *kindRule) { k.maxAttempts = n } }
 
 // KindBackoff replaces Worker.Backoff for tasks of the kind. nil means Worker.Backoff. Defaults to

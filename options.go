@@ -134,8 +134,8 @@ func WithLockReplicas(n int) LockOption {
 	return func(o *lockOptions) { o.Replicas = limitOr(n, o.Replicas) }
 }
 
-// WithLockPrefix sets what the key of a lock begins with; with "" the key is the name. Defaults to
-// "Lock:".
+// WithLockPrefix sets what the key of a lock begins with; with "" the key is the name. It is
+// checked together with the name. Defaults to "Lock:".
 func WithLockPrefix(p string) LockOption { return func(o *lockOptions) { o.Prefix = p } }
 
 // WithPermits lets up to n callers hold the name at a time, in all processes: 1 to 1000.

@@ -19,9 +19,10 @@ import (
 // the log know it by its ID, which must not be used for anything else: another task with that ID
 // takes its place, and the log has a warning. A Worker looks when it starts, and about once a
 // minute, by one command for all that it has, whether each task is there, and due no later than the
-// next occurrence. A task that was cancelled, purged, buried, lost or put off comes back within about
-// 90 seconds, with the first occurrence after that. The handler's result and the next occurrence are
-// reported together, in one step, until the server has accepted them or the lease ends.
+// next occurrence. A task that was cancelled, purged, buried, lost or put off comes back within
+// about 90 seconds, with the first occurrence after that. The handler's result and the next
+// occurrence are reported together, in one step, until the server has accepted them or the lease
+// ends.
 //
 // Each occurrence is handed out once, by the server's clock. It is handed out again, once its lease
 // has ended, if its process died or could not report the result until then, and another process (or

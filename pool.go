@@ -159,8 +159,8 @@ func newCrew(op, owner string, name func(i int) string, workers []*Worker, concu
 	return c, nil
 }
 
-// checkPeriodics refuses an ID that several of the workers have on one queue: each would put its own
-// occurrence in the place of the other's.
+// checkPeriodics refuses an ID that several of the workers have on one queue: each would put its
+// own occurrence in the place of the other's.
 func checkPeriodics(name func(i int) string, workers []*Worker) error {
 	type task struct {
 		client  *redisexec.Executor

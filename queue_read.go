@@ -374,9 +374,9 @@ func (l Limits) checked() (Limits, error) {
 // writes, as many more may be handed out as were lost. Workers of a build without limits get
 // nothing while there are any.
 //
-// ErrInvalid: a Per that is neither 0 nor 1ms to 100 years, a negative Burst, either of them without
-// Rate, a number above a billion, or a Rate of more than one task a microsecond. After ErrUnknown it
-// may be called again.
+// ErrInvalid: a Per that is neither 0 nor 1ms to 100 years, a negative Burst, either of them
+// without Rate, a number above a billion, or a Rate of more than one task a microsecond. After
+// ErrUnknown it may be called again.
 //
 // Permits limit code that is no task: see WithPermits.
 func (q *Queue) SetLimits(ctx context.Context, l Limits) error {

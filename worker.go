@@ -52,8 +52,8 @@ type Worker struct {
 	// Queue is where the tasks come from. Required.
 	Queue *Queue
 
-	// Handler does a task's work. Required. What it returns decides what becomes of the task: nil, an
-	// error, RetryIn, Permanent, Discard (to cancel it) or Again (to snooze it). See Handler.
+	// Handler does a task's work. Required. What it returns decides what becomes of the task: nil,
+	// an error, RetryIn, Permanent, Discard (to cancel it) or Again (to snooze it). See Handler.
 	//
 	// ctx has the values of Run's and does not end with it. It ends, by context.Cause,
 	//
