@@ -164,10 +164,10 @@ func periodicsOf(all []Periodic) ([]queues.Periodic, error) {
 		d := periodics[i].Longest()
 		longest := Task{ID: d.ID, Kind: d.Kind, Payload: d.Payload, Header: d.Header, At: d.At}
 		if err := cmp.Or(p.check(), checkTask(&longest, false)); err != nil {
-			return nil, fmt.Errorf("Periodic[%d]: %w", i, err)
+			return nil, fmt.Errorf("in Periodic[%d]: %w", i, err)
 		}
 		if taken[p.ID] {
-			return nil, fmt.Errorf("Periodic[%d]: %w: another one has its ID", i, ErrInvalid)
+			return nil, fmt.Errorf("in Periodic[%d]: %w: another one has its ID", i, ErrInvalid)
 		}
 		taken[p.ID] = true
 	}

@@ -227,20 +227,20 @@ func TestWorker_PeriodicIsChecked(t *testing.T) {
 	good := sluice.Every(time.Hour)
 	for text, tasks := range map[string][]sluice.Periodic{
 		"ID must be 1 to": {{Schedule: good}},
-		"Periodic[0]: invalid argument: Schedule is nil":        {{ID: "a"}},
-		"Schedule: Every takes 1ms":                             {{ID: "a", Schedule: sluice.Every(time.Microsecond)}},
-		"Schedule: Every takes":                                 {{ID: "a", Schedule: sluice.Every(0)}},
-		"Schedule: Daily takes an hour":                         {{ID: "a", Schedule: sluice.Daily(24, 0, nil)}},
-		"Schedule: Daily takes":                                 {{ID: "a", Schedule: sluice.Daily(2, -1, nil)}},
-		"Periodic[2]: invalid argument: another one has its ID": {{ID: "a", Schedule: good}, {ID: "b", Schedule: good}, {ID: "a", Schedule: good}},
-		"Header and Payload of":                                 {{ID: "a", Schedule: good, Payload: make([]byte, 1<<20-10)}},
-		"a key of Header must be":                               {{ID: "a", Schedule: good, Header: map[string]string{"": "v"}}},
-		"a key of Header begins":                                {{ID: "a", Schedule: good, Header: map[string]string{"sluice-period": "v"}}},
+		"in Periodic[0]: invalid argument: Schedule is nil":        {{ID: "a"}},
+		"Schedule: Every takes 1ms":                                {{ID: "a", Schedule: sluice.Every(time.Microsecond)}},
+		"Schedule: Every takes":                                    {{ID: "a", Schedule: sluice.Every(0)}},
+		"Schedule: Daily takes an hour":                            {{ID: "a", Schedule: sluice.Daily(24, 0, nil)}},
+		"Schedule: Daily takes":                                    {{ID: "a", Schedule: sluice.Daily(2, -1, nil)}},
+		"in Periodic[2]: invalid argument: another one has its ID": {{ID: "a", Schedule: good}, {ID: "b", Schedule: good}, {ID: "a", Schedule: good}},
+		"Header and Payload of":                                    {{ID: "a", Schedule: good, Payload: make([]byte, 1<<20-10)}},
+		"a key of Header must be":                                  {{ID: "a", Schedule: good, Header: map[string]string{"": "v"}}},
+		"a key of Header begins":                                   {{ID: "a", Schedule: good, Header: map[string]string{"sluice-period": "v"}}},
 	} {
 		w := &sluice.Worker{Queue: q, Periodic: tasks, Handler: func(context.Context, sluice.Entry) error { return nil }}
 		err := w.Run(systest.Ended())
 		require.ErrorIs(t, err, sluice.ErrInvalid, text)
-		require.ErrorContains(t, err, "sluice: run: Worker: Periodic[", text)
+		require.ErrorContains(t, err, "sluice: run: Worker: in Periodic[", text)
 		require.ErrorContains(t, err, text)
 	}
 }
