@@ -57,6 +57,51 @@ func TestStock_WhoDoesNotKnowOfTheUnitsEndsThem(t *testing.T) {
 	})
 }
 
+// TestStock_WhatIsSoldStaysSold: before a worker has seen to what one sold that did not know of the
+// units, the ID is cancelled, or enqueued again, by one that does not take any.
+func TestStock_WhatIsSoldStaysSold(t *testing.T) {
+	for name, meanwhile := range map[string]func(s stock){
+		"cancelled": func(s stock) {
+			state, err := s.Q.Cancel(s.Context(), "a")
+			require.NoError(s, err)
+			require.Equal(s, sluice.StateAbsent, state)
+		},
+		"enqueued and cancelled, twice": func(s stock) {
+			s.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
+			require.Zero(s, s.Get("a").Take)
+			require.Equal(s, sluice.Take{}, s.ClaimOne(time.Minute).Take)
+			_, err := s.Q.Cancel(s.Context(), "a")
+			require.NoError(s, err)
+			s.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
+			_, err = s.Q.Cancel(s.Context(), "a")
+			require.NoError(s, err)
+		},
+		"enqueued again in a batch": func(s stock) {
+			outcomes, err := s.Q.EnqueueBatch(s.Context(), []sluice.Task{{ID: "b"}, {ID: "a"}})
+			require.NoError(s, err)
+			require.Equal(s, []sluice.Outcome{sluice.OutcomeAdded, sluice.OutcomeAdded}, outcomes)
+			require.NoError(s, s.Q.Dequeue(s.Context(), s.Claim(2, time.Minute)...))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachStock(t, 3, func(s stock) {
+				s.Enqueue(sluice.OutcomeAdded, phone("a"))
+				e := s.ClaimOne(time.Minute)
+				require.NoError(s, s.On(s.RDB).Dequeue(s.Context(), sluice.Entry{ID: e.ID, Score: e.Score}))
+				meanwhile(s)
+				stop := systest.StartWorker(s.T, &sluice.Worker{Queue: s.On(s.RDB), Handler: func(context.Context, sluice.Entry) error { return nil }})
+				s.Eventually(func() bool {
+					info, err := s.Q.Stock(s.Context(), "phone")
+					return err == nil && info.Held == 0
+				})
+				require.NoError(s, stop())
+				s.requireStock(2, 0, 1)
+				s.RequireClean()
+			})
+		})
+	}
+}
+
 // TestStock_IsExactAmongManyBuyers: from several processes, beside plain tasks and workers that end
 // theirs in each way.
 func TestStock_IsExactAmongManyBuyers(t *testing.T) {
