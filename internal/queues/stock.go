@@ -51,8 +51,8 @@ const (
 )
 
 // soldOut remembers of which items too little was left: a million buyers who come too late do not all
-// ask the server. When an answer is too old, one caller asks again, and the others are told what it
-// says of the last one until that one has an answer.
+// ask the server. When an answer is too old, one caller asks again, and until it has an answer the
+// others are told what the last one was, for as long again at most.
 type soldOut struct {
 	mu    sync.Mutex // guards what follows
 	items map[string]refusal
@@ -63,8 +63,9 @@ type soldOut struct {
 
 // refusal is what the server has said of an item.
 type refusal struct {
-	units int // which were more than what was left
-	until time.Time
+	units int       // which were more than what was left
+	until time.Time // then a caller asks
+	last  time.Time // then all do
 }
 
 // knows reports whether a take is known to be in vain. If it does not, the caller is to ask the server,
@@ -82,12 +83,15 @@ func (s *soldOut) knows(id string, take store.Take) bool {
 	if _, unsure := s.unsure[id]; unsure {
 		return false
 	}
-	now := time.Now()
-	if now.Before(r.until) {
+	switch now := time.Now(); {
+	case now.Before(r.until):
 		return true
+	case now.Before(r.last):
+		r.until = r.last // this caller asks
+		s.items[take.Item] = r
+	default:
+		delete(s.items, take.Item)
 	}
-	r.until = now.Add(soldOutFor) // this caller asks
-	s.items[take.Item] = r
 	return false
 }
 
@@ -105,7 +109,8 @@ func (s *soldOut) learn(id string, take store.Take, outcome int, err error) {
 		delete(s.items, take.Item)
 	default:
 		s.items = remembered(s.items)
-		s.items[take.Item] = refusal{take.Units, time.Now().Add(soldOutFor)}
+		now := time.Now()
+		s.items[take.Item] = refusal{take.Units, now.Add(soldOutFor), now.Add(2 * soldOutFor)}
 	}
 }
 

@@ -60,6 +60,31 @@ func TestStock_ASoldOutItemCostsTenCommandsASecond(t *testing.T) {
 	})
 }
 
+// TestStock_WhatWasSoldOutLongAgoIsAskedAbout, by each of those who come at once: they are not told
+// what the server has said then while the first of them asks.
+func TestStock_WhatWasSoldOutLongAgoIsAskedAbout(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+		ctx, q := t.Context(), systest.NewQueue(t, rdb)
+		outcome, err := q.Enqueue(ctx, phone("early"))
+		require.NoError(t, err)
+		require.Equal(t, sluice.OutcomeSoldOut, outcome)
+		other, err := sluice.NewQueue(rdb, q.Name()) // as of another process
+		require.NoError(t, err)
+		require.NoError(t, other.SetStock(ctx, "phone", 100))
+		time.Sleep(time.Second)
+		var buyers sync.WaitGroup
+		for i := range 20 {
+			buyers.Go(func() {
+				outcome, err := q.Enqueue(ctx, phone(fmt.Sprint(i)))
+				if err != nil || outcome != sluice.OutcomeAdded {
+					t.Errorf("%v %v", outcome, err)
+				}
+			})
+		}
+		buyers.Wait()
+	})
+}
+
 // TestStock_WhatComesBackIsSoldAtOnce, if this process has put it back.
 func TestStock_WhatComesBackIsSoldAtOnce(t *testing.T) {
 	for name, back := range map[string]func(ctx context.Context, q *sluice.Queue) error{
