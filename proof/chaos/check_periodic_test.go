@@ -53,6 +53,18 @@ func (s *scenario) occurrence(at int) string {
 	return frameStart + "\x01.sluice-period" + string(rune(len(due))) + due + "\x13sluice-period-after"
 }
 
+// closeTick has the next occurrence be due right before the lease's end, so that its score counts on
+// from that: by so many microseconds.
+func closeTick(on float64) *scenario {
+	s := newScenario().at(10).ticked(50, 50).at(51)
+	lease := s.score(450) + 64e-6
+	s.logs(fmt.Sprintf("ZADD {Queue:ticks}:leased %[1]f tick50; ZREM Queue:ticks tick50; ZADD Queue:ticks %[1]f tick50; HSET {Queue:ticks}:state tick50 1:%[1]f:", lease))
+	s.recorded(record{Op: opHandle, Name: tickQueue, ID: "tick50", Version: occurrenceOf(s.serverTime(50)), Attempt: 1, Result: done, Call: 52, Until: 53, Return: 53,
+		Score: lease, Delivery: lease})
+	return s.at(420).logs(fmt.Sprintf("ZREM Queue:ticks tick50; ZADD Queue:ticks %f tick50; ZREM {Queue:ticks}:leased tick50; HDEL {Queue:ticks}:state tick50; HSET {Queue:ticks}:tasks tick50 %s",
+		lease+on*1e-6, s.occurrence(450)))
+}
+
 const tickGone = "ZREM {Queue:ticks}:leased tick50; ZREM Queue:ticks tick50; HDEL {Queue:ticks}:state tick50; HDEL {Queue:ticks}:tasks tick50"
 
 // buriedTick buries an occurrence after so many claims, of which no worker has told the end.
@@ -66,6 +78,8 @@ func buriedTick(claims int) *scenario {
 
 // tickCases are about periodic tasks.
 var tickCases = map[string]checkCase{
+	"the next follows the lease's end, of just then":  {closeTick(1), ""},
+	"the next is due after the lease's end, for none": {closeTick(30), "and is due at"},
 	"a handler is told of another occurrence": {newScenario().
 		at(10).ticked(50, 50).at(55).tookTick(55, 100).at(60).concluded(100), "the log does not have it"},
 	"an occurrence is handled": {newScenario().
