@@ -4,13 +4,14 @@
 
 -- Ends what tasks of these IDs hold that a foreign consumer has removed, and takes their fields off the list.
 local function endGone(ids, scores, fields)
+  local ended = {}
   for i, id in ipairs(ids) do
     if fields[i] and not scores[i] and holdsOf(fields[i]) and not (decode(fields[i]) or {}).dead then
       need('HDEL', KEYS[4])
       need('HINCRBY', KEYS[12])
-      settleGone(id, fields[i])
+      if not ended[id] then settleGone(id, fields[i]) end -- the list may have it twice
       redis.call('HDEL', KEYS[4], id)
-      fields[i] = false
+      fields[i], ended[id] = false, true
     end
   end
 end

@@ -102,6 +102,18 @@ func TestStock_WhatIsSoldStaysSold(t *testing.T) {
 	}
 }
 
+// TestStock_ABatchEndsWhatIsNoMoreOnce, although it has the ID twice.
+func TestStock_ABatchEndsWhatIsNoMoreOnce(t *testing.T) {
+	eachStock(t, 3, func(s stock) {
+		s.Enqueue(sluice.OutcomeAdded, phone("a"))
+		require.NoError(s, s.RDB.ZRem(s.Context(), s.Key, "a").Err())
+		outcomes, err := s.Q.EnqueueBatch(s.Context(), []sluice.Task{phone("a"), phone("a")})
+		require.NoError(s, err)
+		require.Equal(s, []sluice.Outcome{sluice.OutcomeAdded, sluice.OutcomeKept}, outcomes)
+		s.requireStock(2, 1, 0)
+	})
+}
+
 // TestStock_IsExactAmongManyBuyers: from several processes, beside plain tasks and workers that end
 // theirs in each way.
 func TestStock_IsExactAmongManyBuyers(t *testing.T) {
