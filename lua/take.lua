@@ -13,7 +13,7 @@ local done = within and redis.call('ZMSCORE', KEYS[10], unpack(ids)) or {}
 redis.call('HLEN', KEYS[2]) -- check the types before the first write
 redis.call('ZCARD', KEYS[3])
 
-endGone(ids, scores, fields)
+clearGone(ids, scores, fields)
 
 local outcomes, known, texts = { text(base + #ids * 0.000001) }, {}, {}
 local entries, states, stored, empty, to, first = {}, {}, {}, {}, 0, math.huge
@@ -21,7 +21,7 @@ for i, id in ipairs(ids) do
   local at = 6 * i - 3
   local spec, payload, units = args[at], args[at + 2], args[at + 3]
   local stock, n = stockOf(args[at + 4], units), tonumber(units)
-  local outcome = (known[id] or scores[i] or fields[i]) and standing(stock[units], known[id], scores[i], fields[i])
+  local outcome = (known[id] or scores[i] or fields[i]) and standing(stock[units], known[id], fields[i])
   if not outcome and within and isDone(scores[i], fields[i], done[i]) then outcome = 5 end
   if not outcome and stock.left < n and args[at + 5] == '' then outcome = 6 end
   outcomes[i + 1] = outcome or 1

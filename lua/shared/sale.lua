@@ -1,17 +1,21 @@
--- DEFINES endGone, stockOf, standing, writeStocks
--- USES rights, state, stock
+-- DEFINES clearGone, stockOf, standing, writeStocks
+-- USES rights, failure, state, stock
 -- For take.lua.
 
--- Ends what tasks of these IDs hold that a foreign consumer has removed, and takes their fields off the list.
-local function endGone(ids, scores, fields)
-  local ended = {}
+-- Clears what is left of tasks that a foreign consumer has removed, and takes their fields off the list: once, where an ID comes again.
+local function clearGone(ids, scores, fields)
+  local cleared = {}
   for i, id in ipairs(ids) do
-    if fields[i] and not scores[i] and holdsOf(fields[i]) and not (decode(fields[i]) or {}).dead then
-      need('HDEL', KEYS[4])
-      need('HINCRBY', KEYS[12])
-      if not ended[id] then settleGone(id, fields[i]) end -- the list may have it twice
-      redis.call('HDEL', KEYS[4], id)
-      fields[i], ended[id] = false, true
+    if fields[i] and not scores[i] and (cleared[id] or not redis.call('ZSCORE', KEYS[3], id)) then
+      if not cleared[id] then
+        need('HDEL', KEYS[4])
+        need('HINCRBY', KEYS[12])
+        settleGone(id, fields[i])
+        redis.call('HDEL', KEYS[4], id)
+        redis.call('ZREM', KEYS[5], id)
+        forgetErrors({ id })
+      end
+      cleared[id], fields[i] = true, false
     end
   end
 end
@@ -32,9 +36,8 @@ local function stockOf(item, units)
 end
 
 -- Returns the outcome for a task that is to hold units where there is one of that ID: kept if that one holds units of the same item. before is
--- what the same script has written in front of its field; field is what was there. nil if there is none of that ID.
-local function standing(holds, before, score, field)
-  if not before and not score and not (decode(field) or {}).dead then return nil end
+-- what the same script has written in front of its field; field is what was there.
+local function standing(holds, before, field)
   local other = before or holdsOf(field)
   return other and string.match(other, '^%*%d+(.*)$') == string.match(holds, '^%*%d+(.*)$') and 3 or 7
 end

@@ -1,5 +1,5 @@
 -- DEFINES sweep
--- USES state, stock
+-- USES failure, state, stock
 -- For presence.lua.
 
 -- Ends what tasks hold that are no more: a foreign consumer has removed them, or who ended them did not know that they hold any. Each call looks
@@ -12,6 +12,8 @@ local function sweep()
     local id, field = found[2][i], found[2][i + 1]
     if holdsOf(field) and not redis.call('ZSCORE', KEYS[1], id) and not redis.call('ZSCORE', KEYS[3], id) then
       redis.call('HDEL', KEYS[4], id)
+      redis.call('ZREM', KEYS[5], id)
+      forgetErrors({ id })
       settleGone(id, field)
     end
   end
