@@ -19,7 +19,7 @@ redis.call('ZREM', KEYS[3], id)
 redis.call('ZREM', KEYS[5], id)
 redis.call('HDEL', KEYS[2], id)
 redis.call('HDEL', KEYS[4], id)
-settleGone(id, field) -- it may be one that was sold, of which only the units are left
+settle(id, field, false)
 forgetErrors({ id })
 redis.pcall('ZREM', KEYS[10], id)
 redis.pcall('HDEL', KEYS[11], id)

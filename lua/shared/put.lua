@@ -16,9 +16,7 @@ local function put(id, due, payload, field)
   redis.call('ZADD', KEYS[1], text(due), id) -- first, so that a full server rejects the task before anything is written
   if field then
     local holds = holdsOf(field) -- of a task that a foreign consumer has removed: the new one has its units
-    local isSold = holds and string.sub(field, #holds + 1) == '$' -- unless they are sold
-    if holds and not isSold then redis.call('HSET', KEYS[4], id, holds .. '::') else redis.call('HDEL', KEYS[4], id) end
-    if isSold then redis.call('HSET', KEYS[4], string.rep('$', 513) .. text(now) .. id, field) end -- no task has that name: presence.lua does the rest
+    if holds then redis.call('HSET', KEYS[4], id, holds .. '::') else redis.call('HDEL', KEYS[4], id) end
     redis.call('ZREM', KEYS[5], id)
     forgetErrors({ id })
   end

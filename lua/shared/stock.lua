@@ -1,15 +1,17 @@
 -- DEFINES settle, settleGone
--- USES state
+-- USES prelude, state
 -- For the scripts that end tasks which hold units of a stock.
 --   KEYS[12] the stocks: hash; of each item 'total:<item>', 'held:<item>' and 'sold:<item>'. What is left is the total less both.
 
 -- Ends what a task holds, as its state field said: the units are sold, or put back. Where the caller did not know that the task holds any, so
--- that there is no KEYS[12], the field stays, with '$' if they are sold, and presence.lua does the rest.
+-- that there is no KEYS[12], presence.lua does the rest: the field says that the units are held. If they are sold it has a '$', and stands under
+-- what is longer than an ID, so that no later task of that ID gets them.
 local function settle(id, field, isSold)
   local holds = holdsOf(field)
   if not holds then return end
   if not KEYS[12] then
-    redis.call('HSET', KEYS[4], id, holds .. (isSold and '$' or ''))
+    if isSold then id = string.rep('.', 513) .. text(now) .. id end
+    redis.call('HSET', KEYS[4], id, holds .. (isSold and '$' or '::'))
     return
   end
   local units, item = string.match(holds, '^%*(%d+),%d+:(.*)$')

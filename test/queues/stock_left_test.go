@@ -39,6 +39,50 @@ func TestStock_UnitsComeBackOnce(t *testing.T) {
 	})
 }
 
+// TestStock_SoldStaysSold: who ended the task did not know of its units, and the next task of that
+// ID comes before a worker has seen to them.
+func TestStock_SoldStaysSold(t *testing.T) {
+	for name, next := range map[string]func(s stock){
+		"cancelled": func(s stock) {
+			_, err := s.Q.Cancel(s.Context(), "a")
+			require.NoError(s, err)
+		},
+		"plain": func(s stock) {
+			s.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
+			require.Empty(s, s.Get("a").Take)
+			_, err := s.Q.Cancel(s.Context(), "a")
+			require.NoError(s, err)
+		},
+		"foreign": func(s stock) {
+			require.NoError(s, s.RDB.ZAdd(s.Context(), s.Key, redis.Z{Score: 1, Member: "a"}).Err())
+			require.Empty(s, s.ClaimOne(time.Minute).Take)
+			_, err := s.Q.Cancel(s.Context(), "a")
+			require.NoError(s, err)
+		},
+		"sold again": func(s stock) {
+			s.Enqueue(sluice.OutcomeAdded, phone("a"))
+			e := s.ClaimOne(time.Minute)
+			require.NoError(s, s.On(s.RDB).Dequeue(s.Context(), e))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachStock(t, 3, func(s stock) {
+				s.Enqueue(sluice.OutcomeAdded, phone("a"))
+				e := s.ClaimOne(time.Minute)
+				require.NoError(s, s.On(s.RDB).Dequeue(s.Context(), e))
+				next(s)
+				s.sweep()
+				sold := int64(1)
+				if name == "sold again" {
+					sold = 2
+				}
+				s.requireStock(3-sold, 0, sold)
+				s.RequireClean()
+			})
+		})
+	}
+}
+
 // TestStock_WhatIsNoLetterAnyMoreIsNotKept: a foreign program has put a dead letter back, Revive
 // has taken it off the list, and the foreign program has removed it.
 func TestStock_WhatIsNoLetterAnyMoreIsNotKept(t *testing.T) {
