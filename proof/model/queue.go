@@ -27,6 +27,9 @@ type Queue struct {
 	Until  float64 // when a pause ends by itself, in microseconds, and 0 for never
 	Limits sluice.Limits
 	Spent  float64 // until when tokens of the rate are spent, in microseconds
+
+	Stocks map[string]Stock
+	Owed   []sluice.Take // units that are held until a sweep, and sold then
 }
 
 // Item is what the server holds under one ID.
@@ -57,6 +60,9 @@ type Item struct {
 	// producer, which knows nothing of dead letters, has put it back.
 	Buried bool
 	Reason string
+
+	// Take is the units that the task holds, or that a task of the ID has held which is no more.
+	Take sluice.Take
 }
 
 // leased says whether a claim holds the task. Only for what current has returned.
@@ -68,7 +74,7 @@ func (it Item) leased(now float64) bool {
 // attempts.
 func (it Item) unburied() Item {
 	if it.Buried {
-		return Item{ID: it.ID, Payload: it.Payload, Queued: it.Queued, Score: it.Score, Listed: it.Listed, Died: it.Died}
+		return Item{ID: it.ID, Payload: it.Payload, Queued: it.Queued, Score: it.Score, Listed: it.Listed, Died: it.Died, Take: it.Take}
 	}
 	return it
 }
@@ -108,7 +114,7 @@ func (it Item) current(now float64) Item {
 	if !it.Waiting || it.Lease > now {
 		return it
 	}
-	return Item{ID: it.ID, Payload: it.Payload, Queued: true, Score: unlike(it.Due, orNone(it.Lease), orNone(it.Token))}
+	return Item{ID: it.ID, Payload: it.Payload, Queued: true, Score: unlike(it.Due, orNone(it.Lease), orNone(it.Token)), Take: it.Take}
 }
 
 // state returns the task's state.
@@ -142,14 +148,14 @@ func (it *Item) giveBack(task Item, attempt int, due float64) {
 		attempt, due, task.Unseen = 0, task.Due, 0
 	}
 	*it = Item{ID: task.ID, Payload: task.Payload, Queued: true, Score: unlike(due, orNone(task.Lease), orNone(task.Token)),
-		Attempt: attempt, Unseen: task.Unseen}
+		Attempt: attempt, Unseen: task.Unseen, Take: task.Take}
 	if attempt > 0 {
 		it.Error, it.FailedAt = task.Error, task.FailedAt
 	}
 }
 
 func (it *Item) bury(now float64, task Item, reason string) {
-	*it = Item{ID: task.ID, Payload: task.Payload, Attempt: task.Attempt,
+	*it = Item{ID: task.ID, Payload: task.Payload, Attempt: task.Attempt, Take: task.Take,
 		Listed: true, Died: now, Buried: true, Reason: reason}
 }
 
@@ -181,7 +187,10 @@ func (q *Queue) due(now float64) []string {
 // Enqueue adds a task that is due at due.
 func (q *Queue) Enqueue(now float64, policy sluice.Duplicates, id string, due float64, payload string) sluice.Outcome {
 	it := q.Item(id)
-	fresh := Item{ID: id, Payload: payload, Queued: true, Score: due}
+	if it.Take.Units > 0 && (it.Queued || it.Listed) {
+		return sluice.OutcomeKept
+	}
+	fresh := Item{ID: id, Payload: payload, Queued: true, Score: due, Take: it.Take}
 	if !it.Queued {
 		*it = fresh
 		return sluice.OutcomeAdded
@@ -261,7 +270,7 @@ func (q *Queue) Claim(now float64, n int, lease float64, maxAttempts int) (claim
 			return false
 		}
 		*it = Item{ID: task.ID, Payload: task.Payload, Attempt: counted + 1, Unseen: unseen, Error: task.Error, FailedAt: task.FailedAt,
-			Claimant: strconv.FormatFloat(lease, 'f', -1, 64) + "/", Queued: true, Score: now + lease, Lease: now + lease, Token: now + lease}
+			Claimant: strconv.FormatFloat(lease, 'f', -1, 64) + "/", Queued: true, Score: now + lease, Lease: now + lease, Token: now + lease, Take: task.Take}
 		e := it.entry()
 		e.Due = store.TimeOf(task.Score)
 		claimed = append(claimed, e)
@@ -279,6 +288,7 @@ func (q *Queue) Pop(now float64, n int) (popped []sluice.Entry) {
 	}
 	q.take(now, q.allowed(now, n, places), func(it *Item, task Item) bool {
 		popped = append(popped, task.waiting())
+		q.settle(task.Take, true)
 		q.Finished++
 		*it = Item{ID: task.ID}
 		return true
@@ -351,12 +361,6 @@ func (q *Queue) withReceipt(now float64, e sluice.Entry, do func(it *Item, task 
 	return ok
 }
 
-// Dequeue finishes tasks, and returns the IDs of those whose receipt is stale. One call
-// finishes a task once.
-func (q *Queue) Dequeue(now float64, es ...sluice.Entry) (stale []string) {
-	return q.Finish(now, 0, nil, es...)
-}
-
 // Extend gives a claimed task a new lease, no shorter than the one before. The receipt stays.
 func (q *Queue) Extend(now float64, e sluice.Entry, lease float64) bool {
 	claimed := false
@@ -414,6 +418,7 @@ func (q *Queue) Cancel(now float64, id string) sluice.State {
 		was = sluice.StateDone
 	}
 	q.forgetID(id)
+	q.settle(it.Take, false)
 	*it = Item{ID: id}
 	return was
 }
@@ -431,7 +436,7 @@ func (q *Queue) Reschedule(now float64, id string, delay float64) bool {
 		task.Waiting, task.Due = true, now+delay
 		*it = task
 	case it.Lease != 0 || it.Waiting:
-		*it = Item{ID: id, Payload: it.Payload, Attempt: task.Attempt, Unseen: task.Unseen, Error: task.Error, FailedAt: task.FailedAt, Queued: true, Score: due}
+		*it = Item{ID: id, Payload: it.Payload, Attempt: task.Attempt, Unseen: task.Unseen, Error: task.Error, FailedAt: task.FailedAt, Queued: true, Score: due, Take: it.Take}
 	default:
 		it.Score = due
 	}
@@ -484,19 +489,4 @@ func (q *Queue) Stats(now float64) (s sluice.Stats) {
 		s.NextDue = store.TimeOf(next)
 	}
 	return s
-}
-
-// Purge removes everything.
-func (q *Queue) Purge() { q.Items, q.Records = nil, nil }
-
-// Clone returns a copy.
-func (q *Queue) Clone() *Queue {
-	c := *q
-	c.Items, c.Records = slices.Clone(q.Items), slices.Clone(q.Records)
-	return &c
-}
-
-// Tidy removes the items that hold nothing.
-func (q *Queue) Tidy() {
-	q.Items = slices.DeleteFunc(q.Items, func(it Item) bool { return it == Item{ID: it.ID} })
 }

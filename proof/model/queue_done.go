@@ -85,9 +85,22 @@ func (q *Queue) ListDone(now float64, after sluice.TaskInfo, n int) (seen []slui
 	return seen
 }
 
-// Finish is Dequeue, and remembers for age seconds what it removes for good; nothing if age is 0.
-// results are those of some tasks, by their places among es.
-func (q *Queue) Finish(now, age float64, results map[int]string, es ...sluice.Entry) (stale []string) {
+// Ending is what becomes of tasks that are finished.
+type Ending struct {
+	Age       float64        // for how many seconds they are remembered; 0 for none
+	Results   map[int]string // of some tasks, by their places
+	Discarded bool           // their units are put back, and not sold
+	Unaware   bool           // who ends them does not know that tasks hold units
+}
+
+// Dequeue is Finish, of tasks that are not remembered.
+func (q *Queue) Dequeue(now float64, es ...sluice.Entry) (stale []string) {
+	return q.Finish(now, Ending{}, es...)
+}
+
+// Finish finishes tasks, and returns the IDs of those whose receipt is stale. One call finishes a
+// task once.
+func (q *Queue) Finish(now float64, end Ending, es ...sluice.Entry) (stale []string) {
 	done := map[string]bool{}
 	var finished []Record
 	for i, e := range es {
@@ -96,8 +109,13 @@ func (q *Queue) Finish(now, age float64, results map[int]string, es ...sluice.En
 			if task.Waiting {
 				it.giveBack(task, 0, 0)
 			} else {
+				if end.Unaware && task.Take.Units > 0 {
+					q.Owed = append(q.Owed, task.Take)
+				} else {
+					q.settle(task.Take, !end.Discarded)
+				}
 				*it = Item{ID: task.ID}
-				finished = append(finished, Record{task.ID, now, task.Attempt, results[i]})
+				finished = append(finished, Record{task.ID, now, task.Attempt, end.Results[i]})
 			}
 		})
 		if !ok {
@@ -105,8 +123,8 @@ func (q *Queue) Finish(now, age float64, results map[int]string, es ...sluice.En
 		}
 		done[e.ID] = done[e.ID] || ok
 	}
-	if age > 0 {
-		q.remember(now, age, finished)
+	if end.Age > 0 {
+		q.remember(now, end.Age, finished)
 	}
 	return stale
 }

@@ -17,9 +17,10 @@ func (q *Queue) Dead(after sluice.TaskInfo, n int) (letters []sluice.TaskInfo) {
 	return letters
 }
 
-// Trim drops dead letters that are more than limit, or older than age, the oldest first. 0: no such
-// limit. One that a foreign producer has put back takes up room, and only leaves the list.
-func (q *Queue) Trim(now float64, limit int, age float64) {
+// Trim drops dead letters that are more than limit, or older than age, the oldest first. 0: no
+// such limit. One that a foreign producer has put back takes up room, and only leaves the list.
+// unaware is who does not know that they hold units: these stay held.
+func (q *Queue) Trim(now float64, limit int, age float64, unaware bool) {
 	letters := q.ids(func(it Item) (float64, bool) { return it.Died, it.Listed })
 	for i, id := range letters {
 		it := q.Item(id)
@@ -30,7 +31,7 @@ func (q *Queue) Trim(now float64, limit int, age float64) {
 		case it.Queued:
 			it.Listed, it.Died = false, 0
 		default:
-			*it = Item{ID: id}
+			q.leave(it, unaware)
 			q.Trimmed++
 		}
 	}
@@ -48,7 +49,7 @@ func (q *Queue) Revive(now float64, ids ...string) (revived int) {
 		it := q.Item(id)
 		switch {
 		case it.Listed && !it.Queued:
-			*it = Item{ID: id, Payload: it.Payload, Queued: true, Score: now}
+			*it = Item{ID: id, Payload: it.Payload, Queued: true, Score: now, Take: it.Take}
 			revived++
 		case it.Listed:
 			it.Listed, it.Died = false, 0
@@ -63,7 +64,7 @@ func (q *Queue) Drop(ids ...string) (removed int) {
 		it := q.Item(id)
 		switch {
 		case it.Listed && !it.Queued:
-			*it = Item{ID: id}
+			q.leave(it, false)
 			removed++
 		case it.Listed:
 			it.Listed, it.Died = false, 0
@@ -72,8 +73,8 @@ func (q *Queue) Drop(ids ...string) (removed int) {
 	return removed
 }
 
-// LeaveOut leaves out those payloads and results of more than most bytes and, if most is 0, without
-// a word of their sizes. A negative most leaves out none.
+// LeaveOut leaves out those payloads and results of more than most bytes and, if most is 0,
+// without a word of their sizes. A negative most leaves out none.
 func LeaveOut(seen []sluice.TaskInfo, most int) []sluice.TaskInfo {
 	seen = slices.Clone(seen)
 	for i := range seen {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"testing"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -38,6 +39,16 @@ type clock interface {
 type virtualClock struct {
 	server *miniredis.Miniredis
 	now    time.Time
+}
+
+// virtualServer returns a client of a miniredis, and its clock, which the test sets.
+func virtualServer(t *testing.T) (*redis.Client, *virtualClock) {
+	m := miniredis.RunT(t)
+	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
+	t.Cleanup(func() { _ = rdb.Close() })
+	c := &virtualClock{server: m}
+	c.set(time.Date(2026, 5, 6, 7, 8, 9, 123457000, time.UTC))
+	return rdb, c
 }
 
 func (c *virtualClock) begin(*model.Queue) time.Time { return c.now }

@@ -20,41 +20,10 @@ import (
 
 // companions are the keys beside the queue's own, in the order in which scripts take them.
 func (m *queueMachine) companions() (keys []string) {
-	for _, ending := range []string{"tasks", "dead", "state", "leased", "line", "errors", "paused", "counts", "done", "results", "workers"} {
+	for _, ending := range []string{"tasks", "dead", "state", "leased", "line", "errors", "paused", "counts", "done", "results", "stock", "workers"} {
 		keys = append(keys, "{"+m.key+"}:"+ending)
 	}
 	return keys
-}
-
-// enqueuer draws a duplicate policy. It returns a queue with that policy, and what the model does.
-func (m *queueMachine) enqueuer(t *rapid.T, now float64) (q *sluice.Queue, own sluice.Duplicates, enqueue func(id string, due float64, payload string) sluice.Outcome) {
-	policy := sluice.Duplicates(rapid.IntRange(1, int(sluice.DuplicatesOnce)).Draw(t, "policy"))
-	if policy != sluice.DuplicatesOnce {
-		if q = m.queues[policy]; rapid.Bool().Draw(t, "by the task") {
-			q, own = m.queues[rapid.IntRange(0, len(m.queues)-1).Draw(t, "queue")], policy
-		}
-		return q, own, func(id string, due float64, payload string) sluice.Outcome {
-			outcome := m.model.Enqueue(now, policy, id, due, payload)
-			if policy == sluice.DuplicatesKeepDue {
-				m.counts.add("kept due: " + outcome.String())
-			}
-			return outcome
-		}
-	}
-	within := rapid.SampledFrom(m.retentions).Draw(t, "retention")
-	return m.retaining[within], own, func(id string, due float64, payload string) sluice.Outcome {
-		isDead, before := m.model.Item(id).Buried, slices.Clone(m.model.Records)
-		outcome := m.model.EnqueueOnce(now, decimal(micros(within)), id, due, payload)
-		isDone := slices.ContainsFunc(before, func(r model.Record) bool { return r.ID == id })
-		switch {
-		case outcome != sluice.OutcomeAdded:
-		case isDead:
-			m.counts.add("once: dead")
-		case isDone:
-			m.counts.add("once: over")
-		}
-		return outcome
-	}
 }
 
 // remembering draws a queue with a retention, which the model takes in seconds.
@@ -64,12 +33,19 @@ func (m *queueMachine) remembering(t *rapid.T) (q *sluice.Queue, retention time.
 }
 
 // finished has the model finish tasks.
-func (m *queueMachine) finished(now, age float64, results map[int]string, es []sluice.Entry) (stale []string) {
+func (m *queueMachine) finished(now float64, end model.Ending, es []sluice.Entry) (stale []string) {
 	before := map[string]bool{}
 	for _, r := range m.model.Records {
 		before[r.ID] = true
 	}
-	stale = m.model.Finish(now, age, results, es...)
+	sold, owed := m.sold(), len(m.model.Owed)
+	stale = m.model.Finish(now, end, es...)
+	if m.sold() > sold {
+		m.counts.add("sold by a finish")
+	}
+	if len(m.model.Owed) > owed {
+		m.counts.add("finished unaware")
+	}
 	for _, r := range m.model.Records {
 		if r.At == now && before[r.ID] {
 			m.counts.add("remembered again")
@@ -88,7 +64,7 @@ func (m *queueMachine) dequeueAndRemember(t *rapid.T) {
 	q, _, age := m.remembering(t)
 	now := m.begin()
 	err := q.Dequeue(context.Background(), es...)
-	m.stale(t, "dequeue and remember", m.finished(now, age, nil, es), err)
+	m.stale(t, "dequeue and remember", m.finished(now, model.Ending{Age: age}, es), err)
 }
 
 var someResult = rapid.SampledFrom([]string{"", "", "r", "12 ss", "\n\x00\xff ", "7"})
@@ -104,11 +80,8 @@ func (m *queueMachine) finish(t *rapid.T) {
 	}
 	now := m.begin()
 	options := store.QueueOptions{MaxAttempts: m.maxAttempts, Retention: retention}
-	q := store.NewQueue(store.Load(os.DirFS("../../lua")), m.key, options)
-	reply := redisexec.New(m.rdb).Once(context.Background(), q.Exchange(items, store.Claim{}))
-	require.NoError(t, reply.Err)
-	x, err := store.DecodeExchange(reply.Value, len(es))
-	require.NoError(t, err)
+	unaware := rapid.Bool().Draw(t, "unaware")
+	x := m.exchange(t, options, unaware, items)
 	var stale []string
 	for i, answer := range x.Answers {
 		switch {
@@ -119,9 +92,22 @@ func (m *queueMachine) finish(t *rapid.T) {
 		}
 		require.NotEqual(t, store.Resultless, answer)
 	}
-	require.Equal(t, m.finished(now, age, results, es), stale)
+	require.Equal(t, m.finished(now, model.Ending{Age: age, Results: results, Unaware: unaware}, es), stale)
 	m.counts.add("finish: " + either(len(stale) == 0, "done", "stale"))
 	m.end(t)
+}
+
+// exchange has tasks finished or discarded, as a Worker does.
+func (m *queueMachine) exchange(t *rapid.T, options store.QueueOptions, unaware bool, items []store.Item) store.Exchanged {
+	q := store.NewQueue(store.Load(os.DirFS("../../lua")), m.key, options)
+	if !unaware {
+		q.Holds([]store.Task{{Take: store.Take{Units: 1}}})
+	}
+	reply := redisexec.New(m.rdb).Once(context.Background(), q.Exchange(items, store.Claim{}))
+	require.NoError(t, reply.Err)
+	x, err := store.DecodeExchange(reply.Value, len(items))
+	require.NoError(t, err)
+	return x
 }
 
 // endRetention has a task finished earlier, as if that time had come.

@@ -1,7 +1,6 @@
 package model_test
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,62 +19,6 @@ import (
 	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/proof/model"
 )
-
-func (m *queueMachine) enqueue(t *rapid.T) {
-	now := m.begin()
-	task, due := m.task(t, now)
-	q, own, enqueue := m.enqueuer(t, now)
-	task.Duplicates = own
-	outcome, err := q.Enqueue(context.Background(), task)
-	require.NoError(t, err)
-	m.enqueued(t, []sluice.Outcome{outcome}, func(_ int, nudge float64) sluice.Outcome {
-		return enqueue(task.ID, due(0)+nudge, string(task.Payload))
-	})
-	m.counts.add("enqueue: " + outcome.String())
-	m.end(t)
-}
-
-func (m *queueMachine) enqueueBatch(t *rapid.T) {
-	now := m.begin()
-	tasks := make([]sluice.Task, rapid.IntRange(0, 5).Draw(t, "tasks"))
-	dues := make([]float64, len(tasks))
-	q, own, enqueue := m.enqueuer(t, now)
-	same := map[any]int{}
-	for i := range tasks {
-		task, due := m.task(t, now)
-		tasks[i], tasks[i].Duplicates = task, own
-		when := any(micros(task.Delay))
-		if !task.At.IsZero() {
-			when = due(0)
-		}
-		dues[i] = due(same[when])
-		same[when]++
-	}
-	outcomes, err := q.EnqueueBatch(context.Background(), tasks)
-	require.NoError(t, err)
-	require.Len(t, outcomes, len(tasks))
-	m.enqueued(t, outcomes, func(i int, nudge float64) sluice.Outcome {
-		return enqueue(tasks[i].ID, dues[i]+nudge, string(tasks[i].Payload))
-	})
-	m.counts.add("enqueue batch")
-	m.end(t)
-}
-
-// enqueued compares outcomes with those of the model, task by task. Of two equal times one may be
-// later by the last bits of a sum, which is for the server to say.
-func (m *queueMachine) enqueued(t *rapid.T, outcomes []sluice.Outcome, enqueue func(i int, nudge float64) sluice.Outcome) {
-	want := make([]sluice.Outcome, len(outcomes))
-	for i := range outcomes {
-		before := m.model
-		for _, nudge := range []float64{0, lastBits, -lastBits} {
-			m.model = before.Clone()
-			if want[i] = enqueue(i, nudge); want[i] == outcomes[i] {
-				break
-			}
-		}
-	}
-	require.Equal(t, want, outcomes)
-}
 
 func (m *queueMachine) claim(t *rapid.T) {
 	now := m.begin()
@@ -136,7 +79,11 @@ func (m *queueMachine) pop(t *rapid.T) {
 	now, n := m.begin(), few.Draw(t, "n")
 	popped, err := m.queues[0].Pop(context.Background(), n)
 	require.NoError(t, err)
+	sold := m.sold()
 	m.same(t, m.model.Pop(now, n), popped)
+	if m.sold() > sold {
+		m.counts.add("sold by a pop")
+	}
 	m.handedOut(t, n, len(popped))
 	m.counts.add("pop: " + either(len(popped) > 0, "some", "none"))
 	m.end(t)
@@ -217,7 +164,11 @@ func (m *queueMachine) revive(t *rapid.T) {
 	now, ids := m.begin(), rapid.SliceOfN(someID, 0, 4).Draw(t, "ids")
 	revived, err := m.queues[0].Revive(context.Background(), ids...)
 	require.NoError(t, err)
+	holding := m.count(func(it model.Item) bool { return it.Listed && it.Take.Units > 0 })
 	require.Equal(t, m.model.Revive(now, ids...), revived)
+	if m.count(func(it model.Item) bool { return it.Listed && it.Take.Units > 0 }) < holding {
+		m.counts.add("revived with units")
+	}
 	m.counts.add("revive: " + either(revived > 0, "some", "none"))
 	m.end(t)
 }
@@ -227,7 +178,7 @@ func (m *queueMachine) cancel(t *rapid.T) {
 	was, err := m.queues[0].Cancel(context.Background(), id)
 	require.NoError(t, err)
 	before := len(m.model.Records)
-	require.Equal(t, m.model.Cancel(now, id), was)
+	m.putsBack("cancelled with units", func() { require.Equal(t, m.model.Cancel(now, id), was) })
 	if len(m.model.Records) < before && was != sluice.StateDone {
 		m.counts.add("cancel: shadowed")
 	}
@@ -286,8 +237,9 @@ func (m *queueMachine) stats(t *rapid.T) {
 
 // bounds are a queue's limits on its dead letters; 0 for none.
 type bounds struct {
-	limit int
-	age   time.Duration
+	limit   int
+	age     time.Duration
+	unaware bool // it does not know that tasks hold units
 }
 
 // bounds draws limits, perhaps none.
@@ -297,22 +249,24 @@ func (m *queueMachine) bounds(t *rapid.T) bounds {
 	if _, isReal := m.clock.(*realClock); isReal && age == time.Second {
 		age = 0 // it may be over between the model's time and the server's
 	}
-	return bounds{limit, age}
+	return bounds{limit: limit, age: age}
 }
 
 // limited returns a queue with limits that were drawn.
 func (m *queueMachine) limited(t *rapid.T) (*sluice.Queue, bounds) {
 	b := m.bounds(t)
-	q, err := sluice.NewQueue(m.rdb, strings.TrimPrefix(m.key, "Queue:"), sluice.WithMaxAttempts(cmp.Or(m.maxAttempts, -1)),
-		sluice.WithDeadLimit(b.limit), sluice.WithDeadAge(b.age))
-	require.NoError(t, err)
+	b.unaware = rapid.Bool().Draw(t, "unaware")
+	q := m.newQueue(b.unaware, sluice.WithDeadLimit(b.limit), sluice.WithDeadAge(b.age))
 	return q, b
 }
 
 // trim drops what is too much from the model, and reports whether there was any.
 func (m *queueMachine) trim(now float64, b bounds) bool {
-	before := m.model.Trimmed
-	m.model.Trim(now, b.limit, decimal(micros(b.age)))
+	before, gone := m.model.Trimmed, m.count(isGone)
+	m.model.Trim(now, b.limit, decimal(micros(b.age)), b.unaware)
+	if m.count(isGone) > gone {
+		m.counts.add("trimmed unaware")
+	}
 	return m.model.Trimmed > before
 }
 
@@ -339,6 +293,7 @@ func (m *queueMachine) presence(t *rapid.T) {
 			m.counts.add("forgotten by a presence")
 		}
 	}
+	m.sweep()
 	m.end(t)
 }
 
@@ -348,7 +303,7 @@ func (m *queueMachine) drop(t *rapid.T) {
 	ids := rapid.SliceOfN(someID, 0, 4).Draw(t, "ids")
 	removed, err := m.queues[0].Drop(context.Background(), ids...)
 	require.NoError(t, err)
-	require.Equal(t, m.model.Drop(ids...), removed)
+	m.putsBack("dropped with units", func() { require.Equal(t, m.model.Drop(ids...), removed) })
 	m.counts.add("drop: " + either(removed > 0, "some", "none"))
 	m.end(t)
 }
@@ -359,7 +314,7 @@ func (m *queueMachine) purge(t *rapid.T) {
 	}
 	m.begin()
 	require.NoError(t, m.queues[0].Purge(context.Background()))
-	m.model.Purge()
+	m.putsBack("purged with units", m.model.Purge)
 	m.counts.add("purge")
 	m.end(t)
 }
@@ -373,9 +328,10 @@ func (m *queueMachine) endLease(t *rapid.T) {
 			continue
 		}
 		it.Lease, it.Score = math.Floor(now-60), math.Floor(now-60)
-		parts := strings.SplitN(m.rdb.HGet(ctx, "{"+m.key+"}:state", it.ID).Val(), ":", 3)
+		holds, field := cutHolds(m.rdb.HGet(ctx, "{"+m.key+"}:state", it.ID).Val())
+		parts := strings.SplitN(field, ":", 3)
 		require.Len(t, parts, 3)
-		field := fmt.Sprintf("%s:%.0f/%.17g:%s", parts[0], it.Lease, it.Token, parts[2])
+		field = fmt.Sprintf("%s%s:%.0f/%.17g:%s", holds, parts[0], it.Lease, it.Token, parts[2])
 		require.NoError(t, m.rdb.HSet(ctx, "{"+m.key+"}:state", it.ID, field).Err())
 		require.NoError(t, m.rdb.ZAdd(ctx, m.key, redis.Z{Score: it.Score, Member: it.ID}).Err())
 		require.NoError(t, m.rdb.ZRem(ctx, "{"+m.key+"}:leased", it.ID).Err())
@@ -412,8 +368,9 @@ func (m *queueMachine) laterVersion(t *rapid.T) {
 	m.begin()
 	id, note, states := someID.Draw(t, "id"), rapid.SampledFrom([]string{"x", "1e5", "w=7/+3", strings.Repeat("~", 128)}).Draw(t, "note"), "{"+m.key+"}:state"
 	if m.model.LaterVersion(id, note) {
-		parts := append(strings.Split(m.rdb.HGet(context.Background(), states, id).Val(), ":"), "", "", "")
-		require.NoError(t, m.rdb.HSet(context.Background(), states, id, strings.Join(append(parts[:3], note), ":")).Err())
+		holds, field := cutHolds(m.rdb.HGet(context.Background(), states, id).Val())
+		parts := append(strings.Split(field, ":"), "", "", "")
+		require.NoError(t, m.rdb.HSet(context.Background(), states, id, holds+strings.Join(append(parts[:3], note), ":")).Err())
 		m.counts.add("noted")
 	}
 	m.end(t)
@@ -445,6 +402,12 @@ func (m *queueMachine) invalid(t *rapid.T) {
 			_, err := q.Enqueue(ctx, sluice.Task{ID: id, Payload: make([]byte, 1<<20+1)})
 			return err, sluice.ErrInvalid
 		},
+		func() (error, error) {
+			_, err := q.Enqueue(ctx, sluice.Task{ID: id, Take: sluice.Take{Item: "x", Units: -1}})
+			return err, sluice.ErrInvalid
+		},
+		func() (error, error) { return q.SetStock(ctx, "x", -1), sluice.ErrInvalid },
+		func() (error, error) { return q.DeleteStock(ctx, ""), sluice.ErrInvalid },
 		func() (error, error) { _, err := q.Claim(ctx, 0, time.Hour); return err, sluice.ErrInvalid },
 		func() (error, error) { _, err := q.Claim(ctx, 1, time.Microsecond); return err, sluice.ErrInvalid },
 		func() (error, error) { _, err := q.Pop(ctx, 0); return err, sluice.ErrInvalid },

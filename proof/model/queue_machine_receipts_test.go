@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/proof/model"
 )
 
 // receipt draws a valid receipt, or one seen before, or invents one.
@@ -55,8 +56,12 @@ func (m *queueMachine) stale(t *rapid.T, op string, want []string, err error) {
 
 func (m *queueMachine) dequeue(t *rapid.T) {
 	es, now := m.someReceipts(t), m.begin()
-	err := m.queues[0].Dequeue(context.Background(), es...)
-	m.stale(t, "dequeue", m.model.Dequeue(now, es...), err)
+	q, unaware := m.queues[0], rapid.IntRange(0, 3).Draw(t, "unaware") == 1
+	if unaware {
+		q = m.newQueue(unaware)
+	}
+	err := q.Dequeue(context.Background(), es...)
+	m.stale(t, "dequeue", m.finished(now, model.Ending{Unaware: unaware}, es), err)
 }
 
 func (m *queueMachine) release(t *rapid.T) {

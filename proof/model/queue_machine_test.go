@@ -1,7 +1,6 @@
 package model_test
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -10,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -33,12 +31,8 @@ retry: stale; revive: none; revive: some; stats; drop: none; drop: some; trimmed
 // leases and delays end at drawn moments, and scores are compared to the last bit.
 func TestQueueMachine_VirtualTime(t *testing.T) {
 	t.Parallel()
-	m := miniredis.RunT(t)
-	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
-	t.Cleanup(func() { _ = rdb.Close() })
-	c := &virtualClock{server: m}
-	c.set(time.Date(2026, 5, 6, 7, 8, 9, 123457000, time.UTC))
-	runQueueMachine(t, rdb, c, "pause ended")
+	rdb, c := virtualServer(t)
+	runQueueMachine(t, rdb, c, nil, "pause ended")
 }
 
 // TestQueueMachine_RealServer runs the machine on a real server. When an operation begins,
@@ -46,15 +40,16 @@ func TestQueueMachine_VirtualTime(t *testing.T) {
 func TestQueueMachine_RealServer(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Redis(t).Client(t)
-	runQueueMachine(t, rdb, &realClock{rdb: rdb})
+	runQueueMachine(t, rdb, &realClock{rdb: rdb}, nil)
 }
 
-func runQueueMachine(t *testing.T, rdb redis.UniversalClient, c clock, wanted ...string) {
+// runQueueMachine runs the machine, which change may change.
+func runQueueMachine(t *testing.T, rdb redis.UniversalClient, c clock, change func(m *queueMachine, actions map[string]func(*rapid.T)), wanted ...string) {
 	name := redistest.Name(t)
 	var counts tally
 	rapid.Check(t, func(rt *rapid.T) {
 		m := newQueueMachine(rt, rdb, name, c, &counts)
-		rt.Repeat(map[string]func(*rapid.T){
+		actions := map[string]func(*rapid.T){
 			"Enqueue": m.enqueue, "Enqueue2": m.enqueue, "Enqueue3": m.enqueue, "EnqueueBatch": m.enqueueBatch, "EnqueueBatch2": m.enqueueBatch,
 			"Claim": m.claim, "Claim2": m.claim, "Claim3": m.claim, "Claim4": m.claim, "Claim5": m.claim, "Claim6": m.claim, "Claim7": m.claim, "Pop": m.pop, "Peek": m.peek,
 			"Dequeue": m.dequeue, "DequeueAndRemember": m.dequeueAndRemember, "DequeueAndRemember2": m.dequeueAndRemember, "Finish": m.finish, "Finish2": m.finish, "EndRetention": m.endRetention, "Extend": m.extend, "Retry": m.retry, "Release": m.release, "Bury": m.bury,
@@ -62,15 +57,23 @@ func runQueueMachine(t *testing.T, rdb redis.UniversalClient, c clock, wanted ..
 			"Get": m.get, "Get2": m.get, "Get3": m.get, "Stats": m.stats, "Presence": m.presence, "Drop": m.drop, "Purge": m.purge,
 			"ForeignAdd": m.foreignAdd, "ForeignRemove": m.foreignRemove, "LaterVersion": m.laterVersion,
 			"EndLease": m.endLease, "Advance": m.advance, "Invalid": m.invalid,
-		})
+		}
+		if change != nil {
+			change(m, actions)
+		}
+		rt.Repeat(actions)
 	})
-	counts.report(t, append(list(queueResults), wanted...))
+	if change == nil {
+		wanted = append(list(queueResults), wanted...)
+	}
+	counts.report(t, wanted)
 }
 
 // queueMachine performs an operation on the queue and on the model, and compares the results.
 type queueMachine struct {
 	rdb         redis.UniversalClient
 	key         string
+	takes       []bool                          // to draw from, for whether a task takes units
 	queues      [6]*sluice.Queue                // by duplicate policy, except DuplicatesOnce; 0 has the default
 	retaining   map[time.Duration]*sluice.Queue // by their retention, to finish tasks, and to enqueue with DuplicatesOnce
 	retentions  []time.Duration
@@ -84,21 +87,16 @@ type queueMachine struct {
 }
 
 func newQueueMachine(t *rapid.T, rdb redis.UniversalClient, name string, c clock, counts *tally) *queueMachine {
-	m := &queueMachine{rdb: rdb, key: "Queue:" + name, clock: c, model: &model.Queue{}, counts: counts,
+	m := &queueMachine{rdb: rdb, key: "Queue:" + name, clock: c, model: &model.Queue{}, counts: counts, takes: []bool{false},
 		maxAttempts: rapid.SampledFrom([]int{0, 1, 1, 1, 2, 25}).Draw(t, "max attempts")}
-	newQueue := func(policy sluice.Duplicates, retention time.Duration) *sluice.Queue {
-		q, err := sluice.NewQueue(rdb, name, sluice.WithMaxAttempts(cmp.Or(m.maxAttempts, -1)), sluice.WithDuplicates(policy), sluice.WithRetention(retention))
-		require.NoError(t, err)
-		return q
-	}
+	require.NoError(t, rdb.Del(context.Background(), append(m.companions(), m.key)...).Err())
 	for policy := range sluice.DuplicatesOnce {
-		m.queues[policy] = newQueue(policy, 0)
+		m.queues[policy] = m.newQueue(policy != 0, sluice.WithDuplicates(policy))
 	}
 	m.retentions, m.retaining = rapid.SampledFrom([][]time.Duration{c.retentions(), c.retentions()[:1]}).Draw(t, "retentions"), map[time.Duration]*sluice.Queue{}
 	for _, retention := range m.retentions {
-		m.retaining[retention] = newQueue(sluice.DuplicatesOnce, retention)
+		m.retaining[retention] = m.newQueue(false, sluice.WithDuplicates(sluice.DuplicatesOnce), sluice.WithRetention(retention))
 	}
-	require.NoError(t, rdb.Del(context.Background(), append(m.companions(), m.key)...).Err())
 	return m
 }
 
@@ -118,6 +116,7 @@ func (m *queueMachine) end(t *rapid.T) {
 	m.requireIndex(t, held, seconds(ended))
 	m.requireLimits(t, ended)
 	m.requireRecords(t, held.Records, ended)
+	m.requireStocks(t, held)
 	counts := func(q *model.Queue) []int64 { return []int64{q.Finished, q.Retried, q.Buried, q.Lost, q.Trimmed} }
 	require.Equal(t, counts(m.model), counts(held), "done, retried, buried, lost, dropped")
 	require.Len(t, held.Items, len(m.model.Items), "%+v\nmodel: %+v", held.Items, m.model.Items)
@@ -200,7 +199,7 @@ func (m *queueMachine) lease(t *rapid.T) time.Duration {
 
 // task draws a task. due returns its due time, if it is the after-th of a batch.
 func (m *queueMachine) task(t *rapid.T, now float64) (task sluice.Task, due func(after int) float64) {
-	task = sluice.Task{ID: someID.Draw(t, "id"), Payload: []byte(somePayload.Draw(t, "payload"))}
+	task = sluice.Task{ID: someID.Draw(t, "id"), Payload: []byte(somePayload.Draw(t, "payload")), Take: m.take(t)}
 	if rapid.Bool().Draw(t, "at") {
 		task.At = m.started.Add(rapid.SampledFrom(m.clock.offsets()).Draw(t, "offset"))
 		if rapid.IntRange(0, 15).Draw(t, "epoch") == 1 {
@@ -222,9 +221,10 @@ func readQueue(t *rapid.T, rdb redis.UniversalClient, key string) *model.Queue {
 	dead := pipe.ZRangeWithScores(ctx, "{"+key+"}:dead", 0, -1)
 	counts, failures := pipe.HGetAll(ctx, "{"+key+"}:counts"), pipe.HGetAll(ctx, "{"+key+"}:errors")
 	done, results := pipe.ZRangeWithScores(ctx, "{"+key+"}:done", 0, -1), pipe.HGetAll(ctx, "{"+key+"}:results")
+	stocks := pipe.HGetAll(ctx, "{"+key+"}:stock")
 	_, err := pipe.Exec(ctx)
 	require.NoError(t, err)
-	q := &model.Queue{Records: readRecords(t, done.Val(), results.Val())}
+	q := &model.Queue{Records: readRecords(t, done.Val(), results.Val()), Stocks: readStocks(t, stocks.Val())}
 	for what, n := range map[string]*int64{"done": &q.Finished, "retried": &q.Retried, "buried": &q.Buried, "lost": &q.Lost, "dropped": &q.Trimmed} {
 		*n, _ = strconv.ParseInt(counts.Val()[what], 10, 64)
 	}
@@ -244,6 +244,10 @@ func readQueue(t *rapid.T, rdb redis.UniversalClient, key string) *model.Queue {
 	}
 	for id, field := range fields.Val() {
 		require.NotEqual(t, "::", field, "a state that says nothing")
+		if len(id) > 512 { // no task's
+			q.Owed = append(q.Owed, readOwed(t, field))
+			continue
+		}
 		require.NoError(t, readField(q.Item(id), field))
 	}
 	for _, z := range dead.Val() {
@@ -255,6 +259,8 @@ func readQueue(t *rapid.T, rdb redis.UniversalClient, key string) *model.Queue {
 
 // readField reads a task's state field.
 func readField(it *model.Item, field string) error {
+	holds, field := cutHolds(field)
+	it.Take = takeOf(holds)
 	parts := strings.SplitN(field, ":", 3)
 	if len(parts) != 3 {
 		return fmt.Errorf("field %q", field)

@@ -12,7 +12,7 @@ import (
 // This file has how a task is shown.
 
 func (it Item) entry() sluice.Entry {
-	e := sluice.Entry{ID: it.ID, Score: it.Score, Attempt: it.Attempt}
+	e := sluice.Entry{ID: it.ID, Score: it.Score, Attempt: it.Attempt, Take: it.Take}
 	if it.Payload != "" {
 		e.Payload = []byte(it.Payload)
 	}

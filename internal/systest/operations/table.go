@@ -12,7 +12,6 @@ const (
 	aboutTheServer = "it asks how the server is configured"
 	readsOnly      = "it changes nothing"
 	encodes        = "it encodes a payload, and calls the Queue's method"
-	noStock        = "a gap: no task takes units there yet"
 )
 
 // Table has every operation. What ends the use of a Locker comes last, for tests in which
@@ -127,13 +126,13 @@ var Table = []Operation{
 			}
 			return nil, nil
 		}},
-	{Name: "Queue.SetStock", Adds: true, Replicated: true, NoModel: noStock,
+	{Name: "Queue.SetStock", Adds: true, Replicated: true,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.SetStock(ctx, "item", 1) }},
-	{Name: "Queue.Stock", Needs: Stocked, NoModel: noStock,
+	{Name: "Queue.Stock", Needs: Stocked,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Stock(ctx, "item") }},
-	{Name: "Queue.Stocks", Needs: Stocked, NoModel: noStock,
+	{Name: "Queue.Stocks", Needs: Stocked,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Stocks(ctx) }},
-	{Name: "Queue.DeleteStock", Needs: Stocked, Replicated: true, NoModel: noStock,
+	{Name: "Queue.DeleteStock", Needs: Stocked, Replicated: true,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.DeleteStock(ctx, "item") }},
 	{Name: "Queue.Revive", Needs: Dead, Lost: Unknown, Replicated: true,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Revive(ctx, f.Entry.ID) }},
