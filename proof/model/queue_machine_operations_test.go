@@ -343,7 +343,7 @@ func (m *queueMachine) endLease(t *rapid.T) {
 
 // foreignAdd adds a task as a producer that writes only the sorted set.
 func (m *queueMachine) foreignAdd(t *rapid.T) {
-	now, id := m.begin(), someID.Draw(t, "id")
+	now, id := m.begin(), m.foreignID(t)
 	score := now + rapid.SampledFrom(m.clock.offsets()).Draw(t, "offset").Seconds()
 	if rapid.IntRange(0, 7).Draw(t, "odd") == 1 {
 		score = rapid.SampledFrom([]float64{0, -5.25, math.Floor(now - 1), 1.5e-7}).Draw(t, "score")
@@ -356,7 +356,7 @@ func (m *queueMachine) foreignAdd(t *rapid.T) {
 
 func (m *queueMachine) foreignRemove(t *rapid.T) {
 	m.begin()
-	id := someID.Draw(t, "id")
+	id := m.foreignID(t)
 	require.NoError(t, m.rdb.ZRem(context.Background(), m.key, id).Err())
 	m.model.ForeignRemove(id)
 	m.counts.add("foreign remove")

@@ -121,6 +121,21 @@ func (m *queueMachine) enqueuedPlain(now float64, id string, enqueue func() slui
 	return outcome
 }
 
+// foreignID draws whose task a foreign program adds or removes: mostly one that holds units, if
+// there is any.
+func (m *queueMachine) foreignID(t *rapid.T) string {
+	var holders []string
+	for _, it := range m.model.Items {
+		if it.Take.Units > 0 && (it.Queued || it.Listed) {
+			holders = append(holders, it.ID)
+		}
+	}
+	if len(holders) > 0 && rapid.Bool().Draw(t, "a holder's") {
+		return rapid.SampledFrom(holders).Draw(t, "holder")
+	}
+	return someID.Draw(t, "id")
+}
+
 // sold and held return how many units are, of all items.
 func (m *queueMachine) sold() (n int64) {
 	for _, s := range m.model.Stocks {
