@@ -66,7 +66,7 @@ func (c *virtualClock) end() time.Time { return c.now }
 func (*virtualClock) limits() []sluice.Limits {
 	return []sluice.Limits{
 		{Rate: 1}, {Rate: 2, Burst: 3}, {Rate: 3, Per: time.Second, Burst: 2}, {Rate: 7, Per: time.Millisecond, Burst: 4},
-		{Rate: 1, Per: time.Microsecond}, {Rate: 1000, Per: time.Hour, Burst: 5}, {Rate: 13, Per: 101 * time.Microsecond},
+		{Rate: 1000, Per: time.Millisecond}, {Rate: 1000, Per: time.Hour, Burst: 5}, {Rate: 13, Per: 1010 * time.Microsecond},
 	}
 }
 
