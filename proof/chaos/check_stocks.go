@@ -96,7 +96,7 @@ func (t *tasksCheck) checkEndOfUnits(m *move) {
 	case m.was.due != 0:
 		wanted = func(r *record) bool { return r.Op == opDequeue && m.was.waitsFor(r.Score) }
 	}
-	if !(returned && handler.Discards != m.isSold) && !t.isRequested(m, wanted) {
+	if byHandler := returned && handler.Discards != m.isSold; !byHandler && !t.isRequested(m, wanted) {
 		t.report("%v at %v was %s, its %+v were %s, and no client requested that", m.taskKey, m.span, m.kind, m.was.units, how)
 	}
 }
