@@ -11,24 +11,24 @@ import (
 // Take is units of an item that is for sale, such as ten phones at half price: a Task takes them in
 // the step that enqueues it.
 //
-// A unit is left, or a task holds it, or it is sold. How the task ends decides. When it is done (its
-// handler returns nil, or Dequeue or Pop takes it out), its units are sold. When it is discarded,
-// cancelled, purged or dropped as a dead letter, they are put back by the same script. As long as it
-// waits, is leased, is tried again or is a dead letter, it holds them. StockInfo counts all three, and
-// their sum is the total of SetStock.
+// A unit is left, or a task holds it, or it is sold. How the task ends decides. When it is done
+// (its handler returns nil, or Dequeue or Pop takes it out), its units are sold. When it is
+// discarded, cancelled, purged or dropped as a dead letter, they are put back by the same script.
+// As long as it waits, is leased, is tried again or is a dead letter, it holds them. StockInfo
+// counts all three, and their sum is the total of SetStock.
 //
 // If fewer units are left than it takes, the task is not enqueued: OutcomeSoldOut. For 100ms after
-// the server has said so, a Queue answers without asking it; one caller at a time asks again, and what
-// is put back by this Queue ends that at once. Such an answer looks at no ID. An item without a stock
-// is sold out.
+// the server has said so, a Queue answers without asking it. Then one caller asks again, and the
+// others get the old answer for 100ms more at most. What this Queue puts back ends that at once.
+// Such an answer looks at no ID. An item without a stock is sold out.
 //
-// A task that holds units is not replaced. An enqueue of its ID is OutcomeKept, whatever the policy: so
-// with the buyer in the ID, a repeat after ErrUnknown says that this buyer has units. With
-// DuplicatesOnce a buyer who has bought is OutcomeDone. If the ID's task holds another Item, or
-// nothing, the error is ErrInvalid.
+// A task that holds units is not replaced. An enqueue of its ID is OutcomeKept, whatever the
+// policy: so with the buyer in the ID, a repeat after ErrUnknown says that this buyer has units.
+// With DuplicatesOnce a buyer who has bought is OutcomeDone. If the ID's task holds another Item,
+// or nothing, the error is ErrInvalid.
 //
-// A failover to a replica that has not received an enqueue or an end undoes that, as it does for any
-// task: the row in a database has the last word.
+// A failover to a replica that has not received an enqueue or an end undoes that, as it does for
+// any task: the row in a database has the last word.
 type Take struct {
 	// Item names what is for sale: 1 to 256 bytes. "" takes nothing.
 	Item string

@@ -4,10 +4,13 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -59,7 +62,7 @@ func sell(m *queueMachine, actions map[string]func(*rapid.T)) {
 	}
 	for name, action := range map[string]func(*rapid.T){
 		"Enqueue": m.enqueue, "EnqueueBatch": m.enqueueBatch, "Pop": m.pop, "Bury": m.bury, "Revive": m.revive, "Drop": m.drop, "Discard": m.discard, "Cancel": m.cancel,
-		"SetStock": m.setStock, "DeleteStock": m.deleteStock, "Stock": m.stock, "Presence": m.presence, "ForeignAdd": m.foreignAdd, "ForeignRemove": m.foreignRemove, "Reschedule": m.reschedule, "Purge": m.purge,
+		"ForeignVisit": m.foreignVisit, "SetStock": m.setStock, "DeleteStock": m.deleteStock, "Stock": m.stock, "Presence": m.presence, "ForeignAdd": m.foreignAdd, "ForeignRemove": m.foreignRemove, "Reschedule": m.reschedule, "Purge": m.purge,
 	} {
 		actions[name+"InSale"], actions[name+"InSale2"] = action, action
 	}
@@ -134,6 +137,25 @@ func (m *queueMachine) foreignID(t *rapid.T) string {
 		return rapid.SampledFrom(holders).Draw(t, "holder")
 	}
 	return someID.Draw(t, "id")
+}
+
+// foreignVisit has a foreign program put a dead letter back, Drop take it off the list, and the
+// program remove it: three steps that seldom come one after the other.
+func (m *queueMachine) foreignVisit(t *rapid.T) {
+	i := slices.IndexFunc(m.model.Items, func(it model.Item) bool { return it.Listed && !it.Queued })
+	if i < 0 {
+		t.Skip("no dead letter")
+	}
+	now, id, ctx := m.begin(), m.model.Items[i].ID, context.Background()
+	score := math.Floor(now - 3600)
+	require.NoError(t, m.rdb.ZAdd(ctx, m.key, redis.Z{Score: score, Member: id}).Err())
+	m.model.ForeignAdd(id, score)
+	removed, err := m.queues[0].Drop(ctx, id)
+	require.NoError(t, err)
+	require.Equal(t, m.model.Drop(id), removed)
+	require.NoError(t, m.rdb.ZRem(ctx, m.key, id).Err())
+	m.model.ForeignRemove(id)
+	m.end(t)
 }
 
 // sold and held return how many units are, of all items.
