@@ -9,8 +9,8 @@ local revived = 0
 checkLetters()
 needAll()
 redis.call('ZSCORE', KEYS[1], '') -- before the first write: it may be denied
-dropLetters({ '' })
 local fields = #ARGV > 0 and redis.call('HMGET', KEYS[4], unpack(ARGV)) or {}
+dropLetters({ '' })
 for i = 1, #ARGV do
   local id = ARGV[i]
   local score = redis.call('ZSCORE', KEYS[1], id)

@@ -22,17 +22,19 @@ func (q *Queue) Enqueue(ctx context.Context, d store.Draft) (outcome int, err er
 	}
 	t := d.Enqueue()
 	reply, err := merged(ctx, q, q.enqueues, t, 1, t.Size(), q.enqueueRequest)
-	outcomes := make([]int, 1)
 	if err == nil {
-		outcomes, _, err = store.AppendOutcomes(outcomes[:0], reply.Value, 1)
+		var outcomes []int
+		if outcomes, _, err = store.AppendOutcomes(outcomes, reply.Value, 1); err == nil {
+			outcome, err = outcomes[0], reply.Shortfall
+		}
 	}
-	if err = cmp.Or(err, reply.Shortfall); d.Take.Units > 0 {
-		q.soldOut.learn(d.ID, d.Take, outcomes[0], err)
+	if d.Take.Units > 0 {
+		q.soldOut.learn(d.ID, d.Take, outcome, err)
 	}
-	if outcomes[0] == store.OtherTake {
+	if outcome == store.OtherTake {
 		return 0, ErrOtherTake
 	}
-	return outcomes[0], err
+	return outcome, err
 }
 
 func (q *Queue) enqueueRequest(t store.Enqueue) redisexec.Request {

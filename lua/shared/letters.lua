@@ -14,15 +14,14 @@ end
 -- Removes the dead letters that have some IDs, 250 at most. One whose task is in the queue again only leaves the list, as in revive.lua.
 -- Returns how many others there were.
 local function dropLetters(ids)
-  local dropped, queued = {}, redis.call('ZMSCORE', KEYS[1], unpack(ids))
+  local dropped, had, queued, fields = {}, {}, redis.call('ZMSCORE', KEYS[1], unpack(ids)), redis.call('HMGET', KEYS[4], unpack(ids))
   for i, id in ipairs(ids) do
-    if redis.call('ZREM', KEYS[3], id) == 1 and not queued[i] then dropped[#dropped + 1] = id end
+    if redis.call('ZREM', KEYS[3], id) == 1 and not queued[i] then dropped[#dropped + 1], had[id] = id, fields[i] end
   end
   if #dropped > 0 then
     redis.call('HDEL', KEYS[2], unpack(dropped))
-    local fields = redis.call('HMGET', KEYS[4], unpack(dropped))
     redis.call('HDEL', KEYS[4], unpack(dropped))
-    for i, id in ipairs(dropped) do settle(id, fields[i], false) end
+    for _, id in ipairs(dropped) do settle(id, had[id], false) end
   end
   return #dropped
 end
