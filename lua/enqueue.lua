@@ -29,7 +29,7 @@ end
 
 for i, id in ipairs(ids) do
   local due, payload = tonumber(entries[2 * i - 1]), payloads[i] or ''
-  if isDone(scores[i], field(i), done[i]) then
+  if isDone(id, scores[i], field(i), done[i]) then
     outcomes[i + 1] = 5
   elseif known[id] then -- the same ID for the second time
     flush()

@@ -22,7 +22,7 @@ for i, id in ipairs(ids) do
   local spec, payload, units = args[at], args[at + 2], args[at + 3]
   local stock, n = stockOf(args[at + 4], units), tonumber(units)
   local outcome = (known[id] or scores[i] or fields[i]) and standing(stock[units], known[id], fields[i])
-  if not outcome and within and isDone(scores[i], fields[i], done[i]) then outcome = 5 end
+  if not outcome and within and isDone(id, scores[i], fields[i], done[i]) then outcome = 5 end
   if not outcome and stock.left < n and args[at + 5] == '' then outcome = 6 end
   outcomes[i + 1] = outcome or 1
   if not outcome then

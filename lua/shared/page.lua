@@ -34,7 +34,7 @@ end
 -- is done and has been enqueued again.
 local function fitting(id, field, score, place)
   if wanted == 4 then return not score and (decode(field) or { attempt = 0 }), place end
-  if wanted == 5 then return not score and not (decode(field) or {}).dead and { attempt = 0 }, place end
+  if wanted == 5 then return not score and not ((decode(field) or {}).dead and redis.call('ZSCORE', KEYS[3], id)) and { attempt = 0 }, place end
   local task = live(field)
   score = finite(score)
   if not task or not score or id == '' or stateOf(task, score) ~= wanted then return end

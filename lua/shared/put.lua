@@ -29,7 +29,7 @@ end
 local function enqueue(id, due, payload, score, field)
   score = finite(score)
   local task = decode(field) or { attempt = 0 }
-  if task.holds and (score or task.dead and redis.call('ZSCORE', KEYS[3], id)) then return 3 end
+  if task.holds and (score or isDead(id, field)) then return 3 end
   if not score then
     put(id, due, payload, field)
     if task.dead then redis.call('ZREM', KEYS[3], id) end

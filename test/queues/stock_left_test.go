@@ -128,3 +128,23 @@ func TestStock_NothingElseIsLeft(t *testing.T) {
 		}
 	}
 }
+
+// TestRetention_WhatIsNoLetterAnyMoreIsDone: a foreign program has put a dead letter back and removed
+// it; an earlier task of that ID is remembered.
+func TestRetention_WhatIsNoLetterAnyMoreIsDone(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		once := sluice.Task{ID: "a", Duplicates: sluice.DuplicatesOnce}
+		b.Enqueue(sluice.OutcomeAdded, once)
+		require.NoError(b, b.Q.Dequeue(b.Context(), b.ClaimOne(time.Minute)))
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
+		b.Bury(b.ClaimOne(time.Minute), "why")
+		require.NoError(b, b.RDB.ZAdd(b.Context(), b.Key, redis.Z{Score: 1, Member: "a"}).Err())
+		b.Revive(0, "a")
+		require.NoError(b, b.RDB.ZRem(b.Context(), b.Key, "a").Err())
+		require.Equal(b, sluice.StateDone, b.Get("a").State)
+		done, err := b.Q.List(b.Context(), sluice.StateDone, sluice.TaskInfo{}, 10)
+		require.NoError(b, err)
+		require.Len(b, done, 1)
+		b.Enqueue(sluice.OutcomeDone, once)
+	}, sluice.WithRetention(time.Hour))
+}
