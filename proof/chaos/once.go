@@ -69,12 +69,11 @@ func (c *client) tryOnce(rng *rand.Rand, ids []string) (left []string) {
 	tasks, recs := make([]sluice.Task, len(ids)), make([]record, len(ids))
 	for i, id := range ids {
 		version := fmt.Sprintf("%s/%d", c.Process, c.seq.Add(1))
-		tasks[i] = sluice.Task{ID: id, Payload: []byte(version + " "), Take: c.takeOnce(id)}
+		tasks[i] = sluice.Task{ID: id, Payload: []byte(version + " ")}
 		if rng.IntN(2) == 0 {
 			tasks[i].Delay = upTo(rng, 100*time.Millisecond)
 		}
-		recs[i] = c.begin(record{Op: opEnqueue, Name: onceQueue, ID: id, Version: version, Delay: tasks[i].Delay, Policy: int(sluice.DuplicatesOnce),
-			Take: recorded(tasks[i].Take), Batch: true})
+		recs[i] = c.begin(record{Op: opEnqueue, Name: onceQueue, ID: id, Version: version, Delay: tasks[i].Delay, Policy: int(sluice.DuplicatesOnce)})
 	}
 	ctx, cancel := withShortContext(context.Background(), rng, 12)
 	defer cancel()
