@@ -182,6 +182,7 @@ func (t *tasksCheck) checkAnswer(r *record, written map[string]bool) {
 	t.counts["once: enqueues "+outcome.String()]++
 	switch outcome {
 	case sluice.OutcomeAdded: // see checkEnqueues
+	case sluice.OutcomeSoldOut: // see checkTake
 	case sluice.OutcomeDone:
 		isDone := func(f finish) bool {
 			return f.taskKey == (taskKey{onceQueue, r.ID}) && f.after.known() && f.span.after <= r.Return

@@ -19,7 +19,8 @@ type tasksCheck struct {
 	handlers   map[receipt]*record
 	enqueued   map[string]*record // by version
 	popped     map[*move]bool     // those of which a client has a record
-	late       map[string][]span  // see lateClaims; nil before it was called
+	takes      map[sameTake][]*record
+	late       map[string][]span // see lateClaims; nil before it was called
 }
 
 // receipt identifies a claim of a task.
@@ -30,7 +31,7 @@ type receipt struct {
 
 func (c *checker) checkTasks() {
 	t := &tasksCheck{checker: c, ops: map[taskKey][]*record{}, moved: map[taskKey][]*move{}, used: map[receipt][]*move{}, extensions: map[receipt][]*move{},
-		claims: map[receipt][]*move{}, handlers: map[receipt]*record{}, enqueued: map[string]*record{}, popped: map[*move]bool{}}
+		claims: map[receipt][]*move{}, handlers: map[receipt]*record{}, enqueued: map[string]*record{}, popped: map[*move]bool{}, takes: map[sameTake][]*record{}}
 	t.index()
 	for i := range c.moves {
 		t.checkMove(&c.moves[i])
@@ -51,6 +52,7 @@ func (c *checker) checkTasks() {
 	t.checkOnce()
 	t.checkTicks()
 	t.checkLimits()
+	t.checkStocks()
 	t.checkReplicas()
 }
 
@@ -62,6 +64,10 @@ func (t *tasksCheck) index() {
 		switch r.Op {
 		case opEnqueue:
 			t.enqueued[r.Version] = r
+			if r.Take.Units > 0 && !r.Batch {
+				of := takeOf(r)
+				t.takes[of] = append(t.takes[of], r)
+			}
 		case opHandle:
 			t.handlers[receipt{key, r.Delivery}] = r
 		}
@@ -117,6 +123,7 @@ func (t *tasksCheck) checkMove(m *move) {
 	if isOfMany(m.queue) {
 		t.counts["tasks of many queues "+string(m.kind)]++
 	}
+	t.checkUnits(m)
 	switch m.kind {
 	case unexplained:
 		t.report("%v at %v: %+v became %+v", m.taskKey, m.span, m.was, m.is)
@@ -155,7 +162,7 @@ func (t *tasksCheck) checkMove(m *move) {
 	case revived:
 		t.requireRequest(m, false, byID(opRevive))
 	case deadRemoved:
-		t.requireRequest(m, false, byID(opCancel))
+		t.requireRequest(m, false, func(r *record) bool { return r.Op == opCancel || r.Op == opDrop })
 	}
 }
 
@@ -238,12 +245,25 @@ func byID(what op) func(*record) bool {
 // requireRequest checks that an operation has requested a change. If handled is true, a Worker
 // whose handler had the task may have requested it.
 func (t *tasksCheck) requireRequest(m *move, handled bool, requested func(*record) bool) {
+	if !t.isRequested(m, requested) {
+		t.requireHandler(m, handled)
+	}
+}
+
+// isRequested says whether an operation has requested a change.
+func (t *tasksCheck) isRequested(m *move, requested func(*record) bool) bool {
 	for _, r := range t.ops[m.taskKey] {
 		over := r.Result == done && r.Return < m.after
 		if r.Call <= m.before && requested(r) && r.mayHaveRun() && !over {
-			return
+			return true
 		}
 	}
+	return false
+}
+
+// requireHandler checks that a Worker's handler had the task whose end the Worker has requested, if
+// that may be.
+func (t *tasksCheck) requireHandler(m *move, handled bool) {
 	if r := t.handlers[receipt{m.taskKey, m.was.delivery}]; handled && r != nil && r.Call <= m.before {
 		return
 	}
@@ -272,7 +292,11 @@ func (t *tasksCheck) checkEnqueued(m *move) {
 	}
 	policy, before := sluice.Duplicates(r.Policy), m.was.afterLease().score
 	takesPlace := m.kind == replaced || m.kind == deferred && m.was.due != 0
-	earliest, latest := t.clock.at(m.span)
+	when := m.span
+	if r.Batch { // perhaps of several scripts: delays count from the first one's time at the earliest
+		when.after = min(when.after, r.Call)
+	}
+	earliest, latest := t.clock.at(when)
 	at := seconds(due) - r.Delay
 	if policy == sluice.DuplicatesKeepDue && takesPlace {
 		if due >= before && due-before < 1e-5 && at <= latest+settle { // it has the due time of the version before
@@ -324,6 +348,9 @@ func (t *tasksCheck) checkRemoval(m *move) {
 	}
 }
 
+// notWritten are the outcomes of tasks that are not enqueued.
+var notWritten = []sluice.Outcome{sluice.OutcomeKept, sluice.OutcomeDone, sluice.OutcomeSoldOut}
+
 // checkEnqueues checks that the log has every acknowledged task, and none that was refused.
 func (t *tasksCheck) checkEnqueues() {
 	for version, r := range t.enqueued {
@@ -331,7 +358,7 @@ func (t *tasksCheck) checkEnqueues() {
 		t.counts["enqueues "+string(r.Result)]++
 		acknowledged := r.Result == done || r.Result == short
 		switch {
-		case acknowledged && (r.Outcome == int(sluice.OutcomeKept) || r.Outcome == int(sluice.OutcomeDone)):
+		case acknowledged && slices.Contains(notWritten, sluice.Outcome(r.Outcome)):
 			if written {
 				t.report("%s was reported as %v by %s, and written", version, sluice.Outcome(r.Outcome), r.Name)
 			}
@@ -450,45 +477,4 @@ func (t *tasksCheck) byReturn() []*record {
 	}
 	slices.SortStableFunc(sorted, func(a, b *record) int { return cmp.Compare(a.Return, b.Return) })
 	return sorted
-}
-
-// idKinds has the changes that an operation by ID makes, if it returns true.
-var idKinds = map[op][]moveKind{
-	opCancel:     {removed, deadRemoved},
-	opReschedule: {rescheduled, retried},
-	opRevive:     {revived},
-}
-
-// checkByID checks that Cancel, Reschedule and Revive return true only if they changed
-// something.
-func (t *tasksCheck) checkByID() {
-	for i := range t.records {
-		r := &t.records[i]
-		kinds, ok := idKinds[r.Op]
-		if !ok || r.Result != done {
-			continue
-		}
-		found := slices.ContainsFunc(t.moved[taskKey{r.Name, r.ID}], func(m *move) bool {
-			return slices.Contains(kinds, m.kind) && m.meets(r.Call, r.Return)
-		})
-		if !found && !t.inGap(r.Call, r.Return) {
-			t.report("%s of %s on %s returned true at %v, and the log has no such change", r.Op, r.ID, r.Name, r.Return)
-		}
-	}
-}
-
-// checkLeftovers checks that at the end only complete dead letters are left.
-func (t *tasksCheck) checkLeftovers() {
-	for key, left := range t.end.tasks {
-		switch {
-		case key.queue == tickQueue: // see checkTicks
-		case key.queue == safeQueue && left.queued && left.stored: // no client consumes it
-		case left.queued:
-			t.report("%v is still there when everything is quiet: %+v", key, left)
-		case !left.dead || !left.kept || !left.buried || left.stored != (key.queue != plainQueue):
-			t.report("%v is half there when everything is quiet: %+v", key, left)
-		default:
-			t.counts["dead letters at the end"]++
-		}
-	}
 }

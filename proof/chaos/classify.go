@@ -3,6 +3,7 @@ package main
 // classify returns the kind of operation that changes a task from was to is; "" if they are
 // equal. Only an enqueue may write a payload, or what comes next of a periodic task.
 func classify(was, is task) moveKind {
+	was, is = was.alive(), is.alive()
 	written := is.writes - was.writes
 	was.writes, is.writes = 0, 0
 	kind := classifyChange(was, is)

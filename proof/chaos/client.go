@@ -152,6 +152,10 @@ func (c *client) start() {
 			c.consumers.Go(func() { c.loop(name) })
 		}
 	}
+	if c.Calm == 0 {
+		c.producers.Go(c.repeat(c.trade))
+		c.consumers.Go(c.stranger)
+	}
 	c.producers.Go(c.repeat(c.adopt))
 	c.producers.Go(c.repeat(c.force))
 	c.producers.Go(c.repeat(c.operate))

@@ -17,6 +17,7 @@ type keyspace struct {
 	memories map[taskKey]memory       // of what is done
 	paused   map[string]time.Duration // by queue: until when, by the server's clock
 	limits   map[string]*reign        // by queue
+	stocks   map[stockKey]stock
 	lines    lines
 	idlers   queueLines
 }
@@ -53,14 +54,17 @@ type field struct {
 	note    string  // a later version's; "" for none
 	buried  bool
 	broken  bool
+	units   units
+	ended   bool // the task is no more, and its units are to be moved
+	isSold  bool // they are sold then
 }
 
 func newKeyspace() keyspace {
-	return keyspace{map[string]lockKey{}, map[string]int64{}, map[taskKey]task{}, map[taskKey]float64{}, map[taskKey]memory{}, map[string]time.Duration{}, map[string]*reign{}, newLines(), newQueueLines()}
+	return keyspace{map[string]lockKey{}, map[string]int64{}, map[taskKey]task{}, map[taskKey]float64{}, map[taskKey]memory{}, map[string]time.Duration{}, map[string]*reign{}, map[stockKey]stock{}, newLines(), newQueueLines()}
 }
 
 func (k keyspace) clone() keyspace {
-	return keyspace{maps.Clone(k.locks), maps.Clone(k.fences), maps.Clone(k.tasks), maps.Clone(k.leases), maps.Clone(k.memories), maps.Clone(k.paused), maps.Clone(k.limits), k.lines.clone(), k.idlers.clone()}
+	return keyspace{maps.Clone(k.locks), maps.Clone(k.fences), maps.Clone(k.tasks), maps.Clone(k.leases), maps.Clone(k.memories), maps.Clone(k.paused), maps.Clone(k.limits), maps.Clone(k.stocks), k.lines.clone(), k.idlers.clone()}
 }
 
 // leased says whether the task has a lease, which may have ended.
@@ -68,6 +72,14 @@ func (t task) leased() bool { return t.queued && t.lease != 0 && t.lease == t.sc
 
 // there says whether the queue has anything under the ID.
 func (t task) there() bool { return t.queued || t.dead || t.stored || t.kept }
+
+// alive returns the task, or nothing of one of which only the units are left.
+func (t task) alive() task {
+	if t.ended && !t.queued && !t.dead && !t.stored {
+		return task{}
+	}
+	return t
+}
 
 // afterLease returns the task after its lease has ended: a waiting version has taken over.
 func (t task) afterLease() task {
@@ -121,6 +133,8 @@ func (k keyspace) change(command []string, touch func(taskKey)) {
 		k.remember(name, which, verb, args, touch)
 	case which == "line": // see idling
 	case which == "counts", which == "workers": // they are of no task
+	case which == "stock":
+		k.trade(name, verb, args)
 	case which == "errors": // see quiet
 	case which == "paused":
 		k.pause(name, verb, args)
@@ -225,11 +239,16 @@ func scored(args []string) func(yield func(float64, string) bool) {
 }
 
 // decodeField reads "<attempt>+<unseen>:<lease>/<token>:<due>", perhaps with ":<note>" behind it,
-// or, of a dead letter, "<attempt>:dead:<reason>".
+// or, of a dead letter, "<attempt>:dead:<reason>". In front of that stand the units that the task
+// holds; nothing, or "$", is behind them if it is no more.
 func decodeField(text string) (f field) {
+	if f.units, text = cutUnits(text); f.units != (units{}) && (text == "" || text == "$") {
+		f.ended, f.isSold = true, text == "$"
+		return f
+	}
 	parts := strings.SplitN(text, ":", 3)
 	if len(parts) < 3 {
-		return field{broken: true}
+		return field{broken: true, units: f.units}
 	}
 	number := func(s string) float64 {
 		if s == "" {

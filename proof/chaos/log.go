@@ -21,13 +21,14 @@ type evidence struct {
 	restarts []restart
 	ended    time.Duration
 	// listedDone is what the library says is done when everything is quiet; nil in some tests.
-	listedDone map[string]doneTask
-	cleared    time.Duration                    // when the limits of all queues were taken away; 0 if they were not
-	since      time.Duration                    // when the first fault struck that did not end
-	clients    int                              // how many there were
-	gone       map[string]time.Duration         // since when a process does nothing any more, to the others
-	waits      waits                            // what check finds; nil without -liveness
-	locks      map[string][]porcupine.Operation // what check finds: see histories
+	listedDone   map[string]doneTask
+	listedStocks map[stockKey]listedStock         // what it says of stocks then
+	cleared      time.Duration                    // when the limits of all queues were taken away; 0 if they were not
+	since        time.Duration                    // when the first fault struck that did not end
+	clients      int                              // how many there were
+	gone         map[string]time.Duration         // since when a process does nothing any more, to the others
+	waits        waits                            // what check finds; nil without -liveness
+	locks        map[string][]porcupine.Operation // what check finds: see histories
 }
 
 // entry is a transaction, or a single command, of the log.

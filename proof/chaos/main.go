@@ -8,10 +8,10 @@
 // Each round of about a minute has servers, proxies and clients of its own:
 //
 //	client.go, locks.go, tasks.go   what a client process does, and records (record.go)
-//	sets.go, adopt.go, pauses.go, limits.go, periodic.go, replicas.go   more of that
+//	sets.go, adopt.go, pauses.go, limits.go, stocks.go, periodic.go, replicas.go   more of that
 //	plan.go, faults.go, server.go, proxy.go, shim.go   the faults
 //	round.go, quiet.go, process.go   a round, from its start until everything is quiet
-//	log.go, replay.go, keyspace.go, lines.go, queue_lines.go, classify.go   the server's log: which token held
+//	log.go, replay.go, keyspace.go, lines.go, queue_lines.go, stock_log.go, classify.go   the server's log: which token held
 //	    each lock, which processes stood in its line, which clients in that of a queue, and how each task changed, between which
 //	    two readings of the clock
 //	check*.go, history.go   the comparison of both
@@ -32,6 +32,9 @@
 //     after a definite error it was not.
 //   - In a queue with limits no more tasks are handed out in a time, by the server's clock, nor leased
 //     after a claim, than they allow. The limits are those that a client has set.
+//   - What is held of a stock is what the tasks hold, after each entry of the log. Units are taken by
+//     an enqueue that asked for them. They are sold if their task is done, else put back, once. What
+//     was told sold out was so, at most 100 ms before, or 200 while another caller asked.
 //   - A periodic task is due when its schedule says, is never removed, nor buried before its
 //     attempts are used up, and goes on when everything is quiet.
 //   - Whenever the server is killed, its replica has what was acknowledged with a replica.

@@ -46,6 +46,9 @@ func (r *round) quiet() (violations []string, err error) {
 	if err := r.readDone(); err != nil {
 		violations = append(violations, err.Error())
 	}
+	if err := r.readStocks(); err != nil {
+		violations = append(violations, err.Error())
+	}
 	return append(violations, r.leftKeys()...), nil
 }
 

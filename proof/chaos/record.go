@@ -53,6 +53,10 @@ type record struct {
 	Policy   int           `json:"p,omitempty"`
 	Outcome  int           `json:"o,omitempty"`
 	Limits   sluice.Limits `json:"lim,omitzero"` // of a queue
+	Take     sluice.Take   `json:"tk,omitzero"`  // of what was enqueued, with one unit at least; Item alone of a stock
+	Total    int64         `json:"tot,omitempty"`
+	Batch    bool          `json:"ba,omitempty"` // enqueued together with others
+	Discards bool          `json:"di,omitempty"` // a handler returned Discard
 }
 
 type op string
@@ -75,6 +79,9 @@ const (
 	opRevive     op = "revive"
 	opPause      op = "pause"
 	opSetLimits  op = "set limits"
+	opDrop       op = "drop"
+	opSetStock   op = "set stock"
+	opEndSale    op = "delete stock"
 	opList       op = "list"
 	opClaiming   op = "claiming" // a call of Claim
 	opDelivery   op = "delivery" // an entry that it returned

@@ -34,6 +34,9 @@ type move struct {
 	paused time.Duration
 	limits *reign // of its queue; nil for none
 	leased int    // how many tasks are leased, if the queue has limits and it was claimed
+	isSold bool   // its units are sold with it
+	stock  stock  // of the item of which it holds units
+	entry  *entry
 }
 
 type moveKind string
@@ -69,6 +72,7 @@ type replayed struct {
 	expiries  []expiry
 	pauses    []pauseBegun
 	limitsSet []limitsSet
+	stockLog  stockLog
 	lineLog   lineLog
 	idleLog   queueLineLog
 	lost      int // the number of entries that were cut off
@@ -105,7 +109,7 @@ type replayer struct {
 
 // replay replays the log of a round.
 func replay(e *evidence) *replayed {
-	r := &replayer{replayed: &replayed{versions: map[string]bool{}, lineLog: newLineLog()}, keyspace: newKeyspace(), clock: e.clock,
+	r := &replayer{replayed: &replayed{versions: map[string]bool{}, lineLog: newLineLog(), stockLog: newStockLog()}, keyspace: newKeyspace(), clock: e.clock,
 		kept: map[string]int{}}
 	for i := range e.log {
 		at := &e.log[i]
@@ -140,6 +144,7 @@ func (r *replayer) rewind(at span) {
 	was, is := r.keyspace, *r.mark
 	r.keyspace, r.mark = is, nil
 	r.newReigns()
+	r.restocked(was.stocks, at)
 	r.rewound(was.lines, is.lines)
 	for name, key := range was.locks {
 		now, kept := is.locks[name]
@@ -178,6 +183,7 @@ func (r *replayer) entry(at *entry) {
 			before[key], memories[key] = r.tasks[key], r.memories[key]
 		}
 	}
+	d := newDeal()
 	for _, command := range at.commands {
 		if len(command) > 1 && !r.lock(command, at.span) {
 			if queue, which := queueName(command[1]); which == "paused" {
@@ -185,16 +191,18 @@ func (r *replayer) entry(at *entry) {
 					limits[queue] = r.limits[queue]
 				}
 			}
+			r.deal(d, command)
 			r.change(command, touch)
 			r.note(command, at)
 		}
 	}
 	r.limiting(at, limits)
+	r.dealt(d, at)
 	r.standing(at)
 	r.idling(at)
 	for key, was := range before {
 		r.finished(key, memories[key], was, at)
-		r.moved(key, was, at)
+		r.moved(key, was, at, d.sold[key])
 	}
 }
 
@@ -386,8 +394,8 @@ func (r *replayer) listed(key taskKey, at span) bool {
 	return true
 }
 
-// moved records how an entry has changed a task.
-func (r *replayer) moved(key taskKey, was task, at *entry) {
+// moved records how an entry has changed a task, and whether its units were sold with it.
+func (r *replayer) moved(key taskKey, was task, at *entry, isSold bool) {
 	is := r.tasks[key]
 	kind := classify(was, is)
 	if !r.listed(key, at.span) {
@@ -406,5 +414,6 @@ func (r *replayer) moved(key taskKey, was task, at *entry) {
 	if is.there() {
 		r.tasks[key] = is
 	}
-	r.moves = append(r.moves, move{span: at.span, taskKey: key, kind: kind, was: was, is: is, paused: r.paused[key.queue]}.limitedBy(r.keyspace))
+	r.moves = append(r.moves, move{span: at.span, taskKey: key, kind: kind, was: was, is: is, paused: r.paused[key.queue], isSold: isSold,
+		stock: r.stocks[stockKey{key.queue, is.units.item}], entry: at}.limitedBy(r.keyspace))
 }

@@ -119,7 +119,8 @@ var wantedCounts = []string{"locks handed over", "places in line", "places in li
 	"windows of a rate", "tasks claimed that were the last that may be leased",
 	"tasks of many queues claimed", "tasks of many queues removed", "tasks looked for on a replica",
 	"tasks that kept an earlier due time", "once: tasks finished", "once: results", "once: IDs done at the end", "once: enqueues added", "once: enqueues kept", "once: enqueues done",
-	"once: handlers of an ID that had one"}
+	"once: handlers of an ID that had one", "units taken", "units sold", "units put back", "units whose end was put off",
+	"takes added", "takes kept", "takes sold out", "takes done", "totals set", "stocks at the end"}
 
 // maxParts limits some counts to a percentage of others, far above what is usual: what is
 // excused must stay the exception.

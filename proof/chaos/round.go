@@ -26,6 +26,7 @@ type round struct {
 	checkTook   time.Duration
 	cleared     time.Duration       // when the limits were taken away
 	done        map[string]doneTask // when everything is quiet
+	stocks      map[stockKey]listedStock
 	firstStrike time.Duration
 	waits       waits
 
@@ -209,7 +210,7 @@ func (r *round) check(ended time.Duration) (violations []string, counts tally, e
 		return nil, nil, err
 	}
 	e := &evidence{
-		log: log, records: records, clock: r.server.times, ended: ended, cleared: r.cleared, listedDone: r.done,
+		log: log, records: records, clock: r.server.times, ended: ended, cleared: r.cleared, listedDone: r.done, listedStocks: r.stocks,
 		gaps: findGaps(r.server.ticks, seen, r.server.restarts), restarts: r.server.restarts,
 		deaths: map[string]time.Duration{}, stops: map[string][]span{},
 		clients: r.clients, since: r.firstStrike, gone: map[string]time.Duration{},

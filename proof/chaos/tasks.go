@@ -105,7 +105,7 @@ func (c *client) enqueueOn(rng *rand.Rand, name string, policy sluice.Duplicates
 	var recs []record
 	for range n {
 		t, rec := c.task(rng, name)
-		rec.Name, rec.Policy = qs.Of(t.ID).Name(), int(policy)
+		rec.Name, rec.Policy, rec.Batch = qs.Of(t.ID).Name(), int(policy), n > 1
 		tasks, recs = append(tasks, t), append(recs, c.begin(rec))
 	}
 	ctx, cancel := withShortContext(context.Background(), rng, 12)
@@ -137,7 +137,8 @@ func (c *client) task(rng *rand.Rand, name string) (sluice.Task, record) {
 	if rng.IntN(3) > 0 {
 		t.Delay = upTo(rng, 300*time.Millisecond)
 	}
-	rec := record{Op: opEnqueue, ID: t.ID, Version: version, Delay: t.Delay}
+	t.Take = c.take(rng)
+	rec := record{Op: opEnqueue, ID: t.ID, Version: version, Delay: t.Delay, Take: recorded(t.Take)}
 	if name != plainQueue {
 		padding := rng.IntN(100)
 		if rng.IntN(100) == 0 {
@@ -436,6 +437,7 @@ func (c *client) handle(ctx context.Context, rec record) error {
 		c.end(rec, again)
 		return sluice.Again(rec.Delay)
 	case way < 23 && rec.Name != onceQueue: // which looks for what is done
+		rec.Discards = true
 		c.end(rec, done)
 		return sluice.Discard(errFailed)
 	default:

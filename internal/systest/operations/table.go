@@ -11,7 +11,6 @@ import (
 const (
 	aboutTheServer = "it asks how the server is configured"
 	readsOnly      = "it changes nothing"
-	noStock        = "a gap: no task takes units there yet"
 	encodes        = "it encodes a payload, and calls the Queue's method"
 )
 
@@ -127,17 +126,17 @@ var Table = []Operation{
 			}
 			return nil, nil
 		}},
-	{Name: "Queue.SetStock", Adds: true, Replicated: true, NoChaos: noStock,
+	{Name: "Queue.SetStock", Adds: true, Replicated: true,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.SetStock(ctx, "item", 1) }},
-	{Name: "Queue.Stock", Needs: Stocked, NoChaos: readsOnly,
+	{Name: "Queue.Stock", Needs: Stocked,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Stock(ctx, "item") }},
-	{Name: "Queue.Stocks", Needs: Stocked, NoChaos: readsOnly,
+	{Name: "Queue.Stocks", Needs: Stocked,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Stocks(ctx) }},
-	{Name: "Queue.DeleteStock", Needs: Stocked, Replicated: true, NoChaos: noStock,
+	{Name: "Queue.DeleteStock", Needs: Stocked, Replicated: true,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.DeleteStock(ctx, "item") }},
 	{Name: "Queue.Revive", Needs: Dead, Lost: Unknown, Replicated: true,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Revive(ctx, f.Entry.ID) }},
-	{Name: "Queue.Drop", Needs: Dead, Lost: Unknown, Replicated: true, NoChaos: "a gap: no check knows that a dead letter may go",
+	{Name: "Queue.Drop", Needs: Dead, Lost: Unknown, Replicated: true,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Drop(ctx, f.Entry.ID) }},
 	{Name: "Queue.Pause", Lost: Unknown, Replicated: true,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.Pause(ctx, time.Hour) }},
