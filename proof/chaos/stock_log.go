@@ -126,11 +126,14 @@ type unitsEnd struct {
 	field
 }
 
-// goesOn says whether a state field of that name may have what is left of the task. Where a task
-// has its ID that holds nothing, it is one that no task has.
+// goesOn says whether a state field of that name may have what is left of the task: of one that is
+// sold, a field that no task has, since its name is longer than an ID.
 func (e unitsEnd) goesOn(key taskKey) bool {
-	return e.taskKey == key || e.isSold && e.queue == key.queue && strings.HasPrefix(key.id, "$$$") && strings.HasSuffix(key.id, e.id)
+	return e.taskKey == key || e.queue == key.queue && isMark(key.id) && strings.HasSuffix(key.id, e.id)
 }
+
+// isMark says whether a state field of that name is no task's, and tells of units that are sold.
+func isMark(name string) bool { return len(name) > 513 && strings.Trim(name[:513], ".") == "" }
 
 func newDeal() *deal {
 	return &deal{before: map[stockKey]stock{}, sold: map[taskKey]bool{}, isSet: map[stockKey]bool{}}
@@ -194,6 +197,7 @@ func (r *replayer) handOver(d *deal, key taskKey, is field) {
 		if last < 0 || d.ends[last].units != is.units {
 			r.stockAmiss("%v is to give up %+v, and held %+v", key, is.units, was.units)
 		} else {
+			d.sold[d.ends[last].taskKey] = is.isSold
 			d.ends = append(d.ends[:last], d.ends[last+1:]...)
 		}
 		d.sold[key] = is.isSold
