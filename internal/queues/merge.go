@@ -38,20 +38,20 @@ func (q *Queue) Enqueue(ctx context.Context, d store.Draft) (outcome int, err er
 }
 
 func (q *Queue) enqueueRequest(t store.Enqueue) redisexec.Request {
-	args := q.newTasks(t.Kind(), 1, "0", 0)
+	args := q.newTasks(t.Rules(), 1, "0", 0)
 	args.Add(t)
 	return q.Store.Enqueue(args)
 }
 
-// commitEnqueues sends a group of Enqueue calls, those of the same kind by one script.
+// commitEnqueues sends a group of Enqueue calls, those with the same rules by one script.
 func (q *Queue) commitEnqueues(calls []*mergedCall[store.Enqueue]) {
-	commitAlike(calls, func(t store.Enqueue) string { return t.Kind().String() }, q.commitEnqueue)
+	commitAlike(calls, func(t store.Enqueue) string { return t.Rules().String() }, q.commitEnqueue)
 }
 
-// commitEnqueue sends Enqueue calls of one kind. A task with a delay is due as if it were alone:
-// unlike those of a batch, the tasks have no order among each other.
+// commitEnqueue sends Enqueue calls with the same rules. A task with a delay is due as if it were
+// alone: unlike those of a batch, the tasks have no order among each other.
 func (q *Queue) commitEnqueue(calls []*mergedCall[store.Enqueue]) {
-	args := q.newTasks(calls[0].Arg.Kind(), len(calls), "0", 0)
+	args := q.newTasks(calls[0].Arg.Rules(), len(calls), "0", 0)
 	for _, call := range calls {
 		args.Add(call.Arg)
 	}
@@ -67,7 +67,8 @@ func (q *Queue) commitEnqueue(calls []*mergedCall[store.Enqueue]) {
 	})
 }
 
-// EnqueueBatch enqueues n tasks in chunks, one after the other, of which each has tasks of one kind. It returns an outcome for each task, in the caller's type: 0 for those that it has not
+// EnqueueBatch enqueues n tasks in chunks, one after the other, of which each has tasks with the same
+// rules. It returns an outcome for each task, in the caller's type: 0 for those that it has not
 // enqueued. It asks for a task just before it is sent, twice at most.
 func EnqueueBatch[O ~int](ctx context.Context, q *Queue, n int, task func(i int) store.Draft) ([]O, error) {
 	outcomes := make([]O, n)
@@ -94,21 +95,22 @@ func EnqueueBatch[O ~int](ctx context.Context, q *Queue, n int, task func(i int)
 	return outcomes, nil
 }
 
-// pack makes the arguments for a chunk: for the tasks from begin on of the first one's kind, the
-// last of which is before end. same counts the tasks with the same due time, which are kept apart by a microsecond each:
+// pack makes the arguments for a chunk: for the tasks from begin on with the rules of the first, the
+// last of which is before end. same counts the tasks with the same due time, which are kept apart by
+// a microsecond each:
 // those with the same At in the whole batch, those with the same Delay in this chunk, since delays
 // count from floor, which is after the tasks of the chunks before.
 func (q *Queue) pack(begin, end int, task func(i int) store.Draft, same map[store.Due]int64, floor string) (n int, args *store.Batch) {
 	end = min(end, begin+store.MaxGroup)
 	maps.DeleteFunc(same, func(due store.Due, _ int64) bool { return due.IsDelay() })
-	var kind store.Kind
+	var rules store.Rules
 	for size := 0; begin+n < end; n++ {
 		t := task(begin + n)
 		e := t.Enqueue()
 		if n == 0 {
-			kind, args = e.Kind(), q.newTasks(e.Kind(), end-begin, floor, 1)
+			rules, args = e.Rules(), q.newTasks(e.Rules(), end-begin, floor, 1)
 		}
-		if size += len(e.Payload); n > 0 && (size > store.MaxGroupBytes || e.Kind() != kind) {
+		if size += len(e.Payload); n > 0 && (size > store.MaxGroupBytes || e.Rules() != rules) {
 			break
 		}
 		after := same[e.Due]
@@ -119,11 +121,11 @@ func (q *Queue) pack(begin, end int, task func(i int) store.Draft, same map[stor
 	return n, args
 }
 
-// newTasks returns the arguments for this many tasks of a kind; none yet.
-// Delays count from floor at the earliest; tasks of a group are so many microseconds apart.
-func (q *Queue) newTasks(k store.Kind, n int, floor string, apart int64) *store.Batch {
-	k.Duplicates = cmp.Or(k.Duplicates, q.Options.Duplicates)
-	return q.Store.NewBatch(n, k, floor, apart)
+// newTasks returns the arguments for this many tasks, none yet. Delays count from floor at
+// the earliest; tasks of a group are so many microseconds apart.
+func (q *Queue) newTasks(r store.Rules, n int, floor string, apart int64) *store.Batch {
+	r.Duplicates = cmp.Or(r.Duplicates, q.Options.Duplicates)
+	return q.Store.NewBatch(n, r, floor, apart)
 }
 
 // Calls of Enqueue, Claim and Dequeue that come at the same time are merged: each kind is sent as

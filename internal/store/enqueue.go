@@ -66,21 +66,21 @@ type Enqueue struct {
 // Size returns how many bytes it has, about.
 func (t Enqueue) Size() int { return len(t.ID) + len(t.Payload) + len(t.Take.Item) }
 
-// Kind says which tasks one script can enqueue: those of the same kind.
-func (t Enqueue) Kind() Kind { return Kind{t.Duplicates, t.Take.Units > 0} }
+// Rules say which tasks one script can enqueue: those with the same ones.
+func (t Enqueue) Rules() Rules { return Rules{t.Duplicates, t.Take.Units > 0} }
 
-// Kind is what all tasks of a Batch have in common.
-type Kind struct {
+// Rules are what all tasks of a Batch have in common.
+type Rules struct {
 	Duplicates string // as in a Draft
 	Takes      bool
 }
 
 // String tells it from others.
-func (k Kind) String() string {
-	if k.Takes {
-		return k.Duplicates + ", takes"
+func (r Rules) String() string {
+	if r.Takes {
+		return r.Duplicates + ", takes"
 	}
-	return k.Duplicates
+	return r.Duplicates
 }
 
 // Batch is the arguments of enqueue.lua: groups of tasks, each due so many microseconds after the
@@ -102,14 +102,14 @@ const (
 	Once = "once" // keeps out what was done within the retention, too
 )
 
-// NewBatch returns the arguments for about so many tasks of a kind, none yet: from when on delays
+// NewBatch returns the arguments for about so many tasks, none yet: from when on delays
 // count at the earliest, and how many microseconds tasks of a group are apart.
-func (q *Queue) NewBatch(n int, k Kind, floor string, apart int64) *Batch {
-	policy, remembers := k.Duplicates, k.Duplicates == Once
+func (q *Queue) NewBatch(n int, r Rules, floor string, apart int64) *Batch {
+	policy, remembers := r.Duplicates, r.Duplicates == Once
 	if remembers {
 		policy += ":" + Duration(q.options.Retention)
 	}
-	if k.Takes {
+	if r.Takes {
 		return &Batch{takes: true, args: append(make([]any, 0, 2+6*n), policy, floor)}
 	}
 	return &Batch{remembers: remembers, args: append(make([]any, 0, 6+2*n), policy, floor, apart), apart: apart}

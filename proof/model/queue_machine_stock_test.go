@@ -82,7 +82,7 @@ func (m *queueMachine) newQueue(unaware bool, options ...sluice.QueueOption) *sl
 	q, err := sluice.NewQueue(m.rdb, strings.TrimPrefix(m.key, "Queue:"), append(options, sluice.WithMaxAttempts(cmp.Or(m.maxAttempts, -1)))...)
 	outcome := sluice.OutcomeSoldOut
 	if err == nil && !unaware {
-		outcome, err = q.Enqueue(context.Background(), sluice.Task{ID: "nobody", Take: sluice.Take{Item: "nothing"}})
+		outcome, err = q.Enqueue(context.Background(), sluice.Task{ID: "none", Take: sluice.Take{Item: "nothing"}})
 	}
 	if err != nil || outcome != sluice.OutcomeSoldOut {
 		panic(fmt.Sprint(outcome, err))

@@ -201,7 +201,7 @@ func TestQueueHooks_SeeWhatBecomesOfTasks(t *testing.T) {
 			case "retried":
 				return errors.New("no")
 			case "discarded":
-				return sluice.Discard(errors.New("nobody wants it"))
+				return sluice.Discard(errors.New("it is not wanted"))
 			case "again":
 				return sluice.Again(time.Hour)
 			case "panics":
