@@ -5,10 +5,10 @@
 -- ARGV[1] token   ARGV[2] member that leaves the line, or ''   ARGV[3] fences not used   ARGV[4] the last that was reserved, or '' if no reply has said so
 -- RETURNS 0 the token does not hold it
 --         n > 0 released, and n - 1 processes were woken
--- USES kinds, lock_line
+-- USES lock_unwaited, kinds, lock_line
 -- RETRY idempotent: a token is used for one acquisition only, and a member for one wait, so a second run releases nothing. It may wake
 -- the first in line, if the lock is free.
-local holder, member, last = redis.pcall('GET', KEYS[1]), ARGV[2] or '', nil
+local member, last = ARGV[2] or '', nil
 local first = leave(member)
 if holder == ARGV[1] then
   if KEYS[3] then last = redis.pcall('GET', KEYS[3]) end

@@ -1,33 +1,97 @@
 // Sale sells a hundred phones to thousands of buyers, from three processes of a shop: an order is one
 // task from the first click to the payment, and its phone goes where the task goes. A fifth of the
-// buyers never pays. What they had is sold again.
+// buyers never pays. What they had is sold again. The exit status is 1 unless the stock and the rows
+// agree.
+//
+//	go run -C examples ./sale
+//	go run -C examples ./sale -addr :8080 -redis localhost:6379 -postgres 'host=localhost dbname=shop'
+//
+// The second one is a process of a shop that serves POST /buy?buyer=NAME and POST /pay?buyer=NAME, and may
+// run many times.
 package main
 
 import (
 	"context"
 	"database/sql"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver of PostgreSQL
 	"github.com/redis/go-redis/v9"
-	_ "modernc.org/sqlite" // the driver, in plain Go
+	_ "modernc.org/sqlite" // the driver of SQLite, in plain Go
 
 	"github.com/sluice-go/sluice"
 )
 
+// config says where a shop is that serves.
+type config struct {
+	Redis, Postgres, SQLite, Addr string
+
+	Phones int64 // set as the stock at the start, if there are any
+	PayIn  time.Duration
+}
+
 func main() {
 	slog.SetDefault(slog.New(slog.DiscardHandler)) // a line for each order that is not paid
-	if err := run(context.Background(), os.Stdout, 100, 1000); err != nil {
-		fmt.Fprintln(os.Stderr, err)
+	var c config
+	flag.StringVar(&c.Addr, "addr", "", "`address` to serve on; without it, a whole sale is held in this process")
+	flag.StringVar(&c.Redis, "redis", "localhost:6379", "`address` of Redis")
+	flag.StringVar(&c.Postgres, "postgres", "", "`DSN` of PostgreSQL (default: the file of -sqlite)")
+	flag.StringVar(&c.SQLite, "sqlite", "shop.db", "`file` of SQLite")
+	flag.Int64Var(&c.Phones, "phones", 0, "set the stock to so many")
+	flag.DurationVar(&c.PayIn, "pay-in", 15*time.Minute, "how long a buyer may take to pay")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := func() error {
+		if c.Addr == "" {
+			return run(ctx, os.Stdout, 100, 1000)
+		}
+		return process(ctx, os.Stdout, c)
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "sale:", err)
 		os.Exit(1)
 	}
+}
+
+// process is one process of the shop. It prints its address, and serves until ctx ends.
+func process(ctx context.Context, out io.Writer, c config) (err error) {
+	driver, source := "pgx", c.Postgres
+	if source == "" {
+		driver, source = "sqlite", c.SQLite
+	}
+	db, err := OpenDB(ctx, driver, source)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	rdb := redis.NewClient(&redis.Options{Addr: c.Redis})
+	defer func() { err = errors.Join(err, rdb.Close()) }()
+	shop, err := NewShop(rdb, db, c.PayIn)
+	if err == nil && c.Phones > 0 {
+		err = shop.Queue.SetStock(ctx, item, c.Phones)
+	}
+	if err != nil {
+		return err
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.Addr)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "http://%s\n", listener.Addr())
+	return serve(ctx, shop, listener)
 }
 
 // run sells so many phones to so many buyers.
@@ -42,7 +106,7 @@ func run(ctx context.Context, out io.Writer, phones int64, buyers int) (err erro
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	db, err := OpenDB(filepath.Join(dir, "shop.db"))
+	db, err := OpenDB(ctx, "sqlite", filepath.Join(dir, "shop.db"))
 	if err != nil {
 		return err
 	}
@@ -109,15 +173,23 @@ func report(ctx context.Context, out io.Writer, s *Shop, isOver func(sluice.Stoc
 	}
 }
 
-// OpenDB opens the shop's database, with its table.
-func OpenDB(file string) (*sql.DB, error) {
-	db, err := sql.Open("sqlite", file+"?_pragma=journal_mode(wal)&_pragma=synchronous(normal)")
+// OpenDB opens the shop's database, and makes its table if it has none.
+func OpenDB(ctx context.Context, driver, source string) (*sql.DB, error) {
+	if driver == "sqlite" {
+		source += "?_pragma=journal_mode(wal)&_pragma=synchronous(normal)&_pragma=busy_timeout(5000)"
+	}
+	db, err := sql.Open(driver, source)
 	if err != nil {
 		return nil, err
 	}
-	db.SetMaxOpenConns(1)
-	_, err = db.Exec(Schema)
-	return db, err
+	db.SetMaxOpenConns(8)
+	if driver == "sqlite" {
+		db.SetMaxOpenConns(1)
+	}
+	if _, err = db.ExecContext(ctx, Schema); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return db, nil
 }
 
 // NewShop returns a process of the shop.

@@ -70,7 +70,7 @@ func (c *crashing) buy(ctx context.Context, buyer string, pays bool) {
 func TestSale_CrashesStrandNothing(t *testing.T) {
 	const phones = 30
 	r := sluicetest.New(t)
-	db, err := OpenDB(filepath.Join(t.TempDir(), "shop.db"))
+	db, err := OpenDB(t.Context(), "sqlite", filepath.Join(t.TempDir(), "shop.db"))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, db.Close()) }()
 	working, stop := context.WithCancel(t.Context())
@@ -118,7 +118,7 @@ func TestSale_CrashesStrandNothing(t *testing.T) {
 // TestSale_RefillsAnEmptyRedis: what is paid stays sold, what is open stays held.
 func TestSale_RefillsAnEmptyRedis(t *testing.T) {
 	ctx, r := t.Context(), sluicetest.New(t)
-	db, err := OpenDB(filepath.Join(t.TempDir(), "shop.db"))
+	db, err := OpenDB(t.Context(), "sqlite", filepath.Join(t.TempDir(), "shop.db"))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, db.Close()) }()
 	shop, err := NewShop(r.Client(), db, time.Hour)
@@ -149,7 +149,7 @@ func TestSale_RefillsAnEmptyRedis(t *testing.T) {
 // TestSale_OverHTTP has the statuses of the shop's web server.
 func TestSale_OverHTTP(t *testing.T) {
 	r := sluicetest.New(t)
-	db, err := OpenDB(filepath.Join(t.TempDir(), "shop.db"))
+	db, err := OpenDB(t.Context(), "sqlite", filepath.Join(t.TempDir(), "shop.db"))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, db.Close()) }()
 	var rdb redis.UniversalClient = r.Client()

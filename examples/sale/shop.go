@@ -10,13 +10,20 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// Schema is the shop's table: a row for each order. The row decides what an order is.
-const Schema = `CREATE TABLE orders (number TEXT PRIMARY KEY, buyer TEXT NOT NULL, state TEXT NOT NULL, pay_by INTEGER NOT NULL)`
+// Schema is the shop's table: a row for each order. The row decides what an order is, and a buyer has
+// one that counts at most.
+const Schema = `
+CREATE TABLE IF NOT EXISTS orders (number TEXT PRIMARY KEY, buyer TEXT NOT NULL, state TEXT NOT NULL, pay_by BIGINT NOT NULL);
+CREATE UNIQUE INDEX IF NOT EXISTS one_a_buyer ON orders (buyer) WHERE state <> 'cancelled'`
 
 // item is what is for sale.
 const item = "phone"
 
-var errUnpaid, errNoOrder = errors.New("not paid in time"), errors.New("no such unpaid order")
+var (
+	errUnpaid  = errors.New("not paid in time")
+	errHasOne  = errors.New("this buyer has another order")
+	errNoOrder = errors.New("no such unpaid order")
+)
 
 // Shop is what each process of the shop has.
 type Shop struct {
@@ -40,7 +47,7 @@ func (s *Shop) order(buyer, number string, restore bool) sluice.Task {
 
 // Pay pays a buyer's order, unless its time is over, and has the task look at it.
 func (s *Shop) Pay(ctx context.Context, buyer string) error {
-	changed, err := s.DB.ExecContext(ctx, "UPDATE orders SET state = 'paid' WHERE buyer = ? AND state = 'unpaid'", buyer)
+	changed, err := s.DB.ExecContext(ctx, "UPDATE orders SET state = 'paid' WHERE buyer = $1 AND state = 'unpaid'", buyer)
 	if err != nil {
 		return err
 	}
@@ -54,17 +61,21 @@ func (s *Shop) Pay(ctx context.Context, buyer string) error {
 // Order is the whole life of an order. It may run again after each of its steps.
 func (s *Shop) Order(ctx context.Context, e sluice.Entry) error {
 	number, now := string(e.Payload), time.Now()
-	if _, err := s.DB.ExecContext(ctx, `INSERT INTO orders VALUES (?, ?, 'unpaid', ?) ON CONFLICT DO NOTHING`,
+	if _, err := s.DB.ExecContext(ctx, `INSERT INTO orders VALUES ($1, $2, 'unpaid', $3) ON CONFLICT DO NOTHING`,
 		number, e.ID, now.Add(s.PayIn).UnixMilli()); err != nil {
 		return err // tried again: the phone stays held
 	}
-	if _, err := s.DB.ExecContext(ctx, "UPDATE orders SET state = 'cancelled' WHERE number = ? AND state = 'unpaid' AND pay_by <= ?",
+	if _, err := s.DB.ExecContext(ctx, "UPDATE orders SET state = 'cancelled' WHERE number = $1 AND state = 'unpaid' AND pay_by <= $2",
 		number, now.UnixMilli()); err != nil {
 		return err
 	}
 	var state string
 	var payBy int64
-	if err := s.DB.QueryRowContext(ctx, "SELECT state, pay_by FROM orders WHERE number = ?", number).Scan(&state, &payBy); err != nil {
+	err := s.DB.QueryRowContext(ctx, "SELECT state, pay_by FROM orders WHERE number = $1", number).Scan(&state, &payBy)
+	if errors.Is(err, sql.ErrNoRows) {
+		return sluice.Discard(errHasOne) // from before Redis came back empty; the phone can be bought again
+	}
+	if err != nil {
 		return err
 	}
 	switch state {
@@ -76,8 +87,8 @@ func (s *Shop) Order(ctx context.Context, e sluice.Entry) error {
 	return sluice.Again(time.Until(time.UnixMilli(payBy)))
 }
 
-// Refill fills a Redis that came back empty, before the sale goes on: with the orders that are open,
-// and the phones that are not paid.
+// Refill fills a Redis that came back empty, while nobody buys and no worker runs: with the orders that
+// are open, and the phones that are not paid.
 func (s *Shop) Refill(ctx context.Context, total int64) error {
 	rows, err := s.DB.QueryContext(ctx, "SELECT number, buyer FROM orders WHERE state = 'unpaid'")
 	if err != nil {

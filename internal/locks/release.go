@@ -166,11 +166,15 @@ func (e *Engine) giveBackSome(ctx context.Context, holds []*Hold, at []int, clos
 	results := e.Executor.Pipeline(ctx, requests)
 	var all sync.WaitGroup
 	for j, i := range sent {
-		// It ends with ctx at the latest, and Wait below waits for it.
-		all.Go(func() {
+		handle := func() {
 			reply, err := e.Executor.Resume(ctx, requests[j], results[j])
 			errs[i] = holds[i].handleRelease(reply.Value, reply.Ambiguous, err)
-		})
+		}
+		if results[j].Outcome == redisexec.Done {
+			handle()
+			continue
+		}
+		all.Go(handle) // ends with ctx at the latest, and Wait below waits for it
 	}
 	all.Wait()
 }

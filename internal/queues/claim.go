@@ -165,15 +165,15 @@ func (q *Queue) commitClaim(calls []*mergedCall[claimArg]) {
 	for _, call := range calls {
 		all.n += call.Arg.n
 	}
-	commitGroup(q, calls, q.claimRequest(all), func(result redisexec.Result, sent time.Time) {
+	commitGroup(q, calls, q.claimRequest(all), func(result redisexec.Result) {
 		x, err := store.DecodeExchange(result.Value, 0)
 		for _, call := range calls {
 			left := x
-			m := mergedResult{redisexec.Result{Value: left.Cut(call.Arg.n)}, sent}
+			own := redisexec.Result{Value: left.Cut(call.Arg.n), Sent: result.Sent}
 			if err != nil {
-				m.Value = result.Value // for each to reject
+				own.Value = result.Value // for each to reject
 			}
-			if call.Settle(m) {
+			if call.Settle(own) {
 				x = left
 			}
 		}

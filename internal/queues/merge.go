@@ -23,9 +23,9 @@ func (q *Queue) Enqueue(ctx context.Context, d store.Draft) (outcome int, err er
 	t := d.Enqueue()
 	reply, err := merged(ctx, q, q.enqueues, t, 1, t.Size(), q.enqueueRequest)
 	if err == nil {
-		var outcomes []int
-		if outcomes, _, err = store.AppendOutcomes(outcomes, reply.Value, 1); err == nil {
-			outcome, err = outcomes[0], reply.Shortfall
+		var one [1]int
+		if _, _, err = store.AppendOutcomes(one[:0], reply.Value, 1); err == nil {
+			outcome, err = one[0], reply.Shortfall
 		}
 	}
 	if d.Take.Units > 0 {
@@ -39,7 +39,7 @@ func (q *Queue) Enqueue(ctx context.Context, d store.Draft) (outcome int, err er
 
 func (q *Queue) enqueueRequest(t store.Enqueue) redisexec.Request {
 	args := q.newTasks(t.Rules(), 1, "0", 0)
-	args.Add(t)
+	args.Add(&t)
 	return q.Store.Enqueue(args)
 }
 
@@ -53,16 +53,16 @@ func (q *Queue) commitEnqueues(calls []*mergedCall[store.Enqueue]) {
 func (q *Queue) commitEnqueue(calls []*mergedCall[store.Enqueue]) {
 	args := q.newTasks(calls[0].Arg.Rules(), len(calls), "0", 0)
 	for _, call := range calls {
-		args.Add(call.Arg)
+		args.Add(&call.Arg)
 	}
-	commitGroup(q, calls, q.Store.Enqueue(args), func(result redisexec.Result, sent time.Time) {
+	commitGroup(q, calls, q.Store.Enqueue(args), func(result redisexec.Result) {
 		list, _ := result.Value.([]any)
 		for i, call := range calls {
-			m := mergedResult{result, sent} // a reply of another form is for each to reject
+			own := result // a reply of another form is for each to reject
 			if len(list) == len(calls)+1 {
-				m.Value = []any{list[0], list[i+1]}
+				own.Value = []any{list[0], list[i+1]}
 			}
-			call.Settle(m)
+			call.Settle(own)
 		}
 	})
 }
@@ -116,7 +116,7 @@ func (q *Queue) pack(begin, end int, task func(i int) store.Draft, same map[stor
 		after := same[e.Due]
 		same[e.Due]++
 		e.Due = e.Due.Plus(after)
-		args.Add(e)
+		args.Add(&e)
 	}
 	return n, args
 }
@@ -138,26 +138,20 @@ const callsAlone = 2
 // mergePatience is how long calls wait at least for what is under way.
 const mergePatience = 50 * time.Millisecond
 
-// mergedResult is what a call gets: its part of the group's reply, in the form that the script
-// gives to a call that is sent alone, or what became of the group.
-type mergedResult struct {
-	redisexec.Result
-	sent time.Time // just before the group or the call was sent
-}
-
-// committer sends calls with arguments of type A, each alone or merged with others.
-type committer[A any] = groupcommit.Committer[A, mergedResult]
+// committer sends calls with arguments of type A, each alone or merged with others. A call's result
+// is its part of the group's, in the form that the script gives to a call that is sent alone.
+type committer[A any] = groupcommit.Committer[A, redisexec.Result]
 
 // mergedCall is a call in a group.
-type mergedCall[A any] = groupcommit.Call[A, mergedResult]
+type mergedCall[A any] = groupcommit.Call[A, redisexec.Result]
 
 // newCommitter returns a committer of a queue's, which sends groups by commit.
 func newCommitter[A any](q *Queue, commit func(calls []*mergedCall[A])) *committer[A] {
-	return groupcommit.New(groupcommit.Config[A, mergedResult]{
+	return groupcommit.New(groupcommit.Config[A, redisexec.Result]{
 		Alone: callsAlone, Items: store.MaxGroup, Bytes: store.MaxGroupBytes, Patience: mergePatience, Grace: redisexec.ReplyGrace,
 		Start:  q.Executor.StartFunc,
 		Commit: commit,
-		Lost:   mergedResult{Result: redisexec.Result{Outcome: redisexec.Unknown, Err: redisexec.ErrPanicked}},
+		Lost:   redisexec.Result{Outcome: redisexec.Unknown, Err: redisexec.ErrPanicked},
 	})
 }
 
@@ -168,28 +162,27 @@ func newCommitter[A any](q *Queue, commit func(calls []*mergedCall[A])) *committ
 func merged[A any](ctx context.Context, q *Queue, c *committer[A], arg A, items, bytes int, r func(A) redisexec.Request) (redisexec.Reply, error) {
 	first := sendFirst(ctx, q, c, arg, items, bytes, r)
 	if first.Outcome == redisexec.Done {
-		return redisexec.Reply{Value: first.Value, Sent: first.sent, Shortfall: first.Shortfall}, nil
+		return redisexec.Reply{Value: first.Value, Sent: first.Sent, Shortfall: first.Shortfall}, nil
 	}
-	return q.Executor.Resume(ctx, r(arg), first.Result)
+	return q.Executor.Resume(ctx, r(arg), first)
 }
 
 // sendFirst makes the first attempt of a call.
-func sendFirst[A any](ctx context.Context, q *Queue, c *committer[A], arg A, items, bytes int, r func(A) redisexec.Request) (m mergedResult) {
+func sendFirst[A any](ctx context.Context, q *Queue, c *committer[A], arg A, items, bytes int, r func(A) redisexec.Request) redisexec.Result {
 	call := c.Enter(ctx, arg, items, bytes)
 	if call == nil {
 		defer c.Exit()
-		sent := time.Now()
-		return mergedResult{q.Executor.Once(ctx, r(arg)), sent}
+		return q.Executor.Once(ctx, r(arg))
 	}
-	m, err := call.Wait()
+	result, err := call.Wait()
 	switch {
 	case err == nil:
+		return result
 	case errors.Is(err, groupcommit.ErrWithdrawn):
-		m.Result = redisexec.Result{Outcome: redisexec.NotSent, Err: ctx.Err()}
+		return redisexec.Result{Outcome: redisexec.NotSent, Err: ctx.Err()}
 	default:
-		m.Result = redisexec.Result{Outcome: redisexec.Abandoned, Err: ctx.Err()}
+		return redisexec.Result{Outcome: redisexec.Abandoned, Err: ctx.Err()}
 	}
-	return m
 }
 
 // commitAlike sends a group in parts, each of the calls with the same key, and all at the same time:
@@ -223,19 +216,18 @@ const leastGroupWait = 250 * time.Millisecond
 //
 // deal gives each call its part of the result, which has a reply. What became of a group without a
 // reply is what became of each call.
-func commitGroup[A any](q *Queue, calls []*mergedCall[A], r redisexec.Request, deal func(result redisexec.Result, sent time.Time)) {
+func commitGroup[A any](q *Queue, calls []*mergedCall[A], r redisexec.Request, deal func(result redisexec.Result)) {
 	for _, call := range calls {
 		if at, ok := call.Ctx.Deadline(); ok {
 			r = r.AnsweredBy(at, leastGroupWait)
 		}
 	}
-	sent := time.Now()
 	result := q.Executor.Once(context.WithoutCancel(calls[0].Ctx), r)
 	if result.Outcome == redisexec.Done {
-		deal(result, sent)
+		deal(result)
 		return
 	}
 	for _, call := range calls {
-		call.Settle(mergedResult{result, sent})
+		call.Settle(result)
 	}
 }

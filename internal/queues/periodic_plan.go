@@ -314,7 +314,8 @@ func (p *periodicTask) move(ctx context.Context, receipt float64, from, to occur
 func (p *periodicTask) enqueue(ctx context.Context, was store.Info, o occurrence) error {
 	w, d := p.worker, p.draft(o)
 	args := w.Queue.Store.NewBatch(1, store.Rules{Duplicates: store.Keep}, "0", 0)
-	args.Add(d.Enqueue())
+	e := d.Enqueue()
+	args.Add(&e)
 	_, err := p.worker.send(ctx, w.Queue.Store.Enqueue(args))
 	if err == nil && was.State == store.StateDead {
 		w.Loop.Log.Warn("sluice: periodic task was a dead letter, goes on with the next occurrence",

@@ -64,14 +64,14 @@ func (q *Queue) commitDequeues(calls []*mergedCall[[]store.Item]) {
 	for _, call := range calls {
 		items = append(items, call.Arg...)
 	}
-	commitGroup(q, calls, q.Store.Settle(items), func(result redisexec.Result, sent time.Time) {
+	commitGroup(q, calls, q.Store.Settle(items), func(result redisexec.Result) {
 		x, err := store.DecodeExchange(result.Value, len(items))
 		for _, call := range calls {
-			m := mergedResult{result, sent} // a reply of another form is for each to reject
+			own := result // a reply of another form is for each to reject
 			if n := len(call.Arg); err == nil {
-				m.Value, x.Answers = store.Exchanged{Answers: x.Answers[:n:n]}, x.Answers[n:]
+				own.Value, x.Answers = store.Exchanged{Answers: x.Answers[:n:n]}, x.Answers[n:]
 			}
-			call.Settle(m)
+			call.Settle(own)
 		}
 	})
 }

@@ -51,7 +51,12 @@ func (d *Draft) Enqueue() Enqueue {
 	if d.At.IsZero() {
 		due = DueIn(d.Delay)
 	}
-	return Enqueue{Due: due, ID: d.ID, Payload: Pack(d.Kind, d.Header, d.Payload), Duplicates: d.Duplicates, Take: d.Take}
+	e := Enqueue{Due: due, ID: d.ID, Payload: Pack(d.Kind, d.Header, d.Payload), Duplicates: d.Duplicates}
+	if d.Take.Units > 0 {
+		take := d.Take
+		e.Take = &take
+	}
+	return e
 }
 
 // Enqueue is a task as it is enqueued.
@@ -60,14 +65,14 @@ type Enqueue struct {
 	ID         string
 	Payload    string // with kind and header: see Pack
 	Duplicates string // as in a Draft
-	Take       Take
+	Take       *Take  // nil if it takes nothing
 }
 
 // Size returns how many bytes it has, about.
-func (t Enqueue) Size() int { return len(t.ID) + len(t.Payload) + len(t.Take.Item) }
+func (t *Enqueue) Size() int { return len(t.ID) + len(t.Payload) }
 
 // Rules say which tasks one script can enqueue: those with the same ones.
-func (t Enqueue) Rules() Rules { return Rules{t.Duplicates, t.Take.Units > 0} }
+func (t *Enqueue) Rules() Rules { return Rules{t.Duplicates, t.Take != nil} }
 
 // Rules are what all tasks of a Batch have in common.
 type Rules struct {
@@ -116,7 +121,7 @@ func (q *Queue) NewBatch(n int, r Rules, floor string, apart int64) *Batch {
 }
 
 // Add adds a task, to the last group if it is due right then.
-func (b *Batch) Add(t Enqueue) {
+func (b *Batch) Add(t *Enqueue) {
 	if b.takes {
 		restore := ""
 		if t.Take.Restore {

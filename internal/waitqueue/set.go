@@ -71,8 +71,10 @@ const stripes = 16
 
 // queue is the waiters of one name. It is idle while it has no head.
 type queue[V any] struct {
+	name   string
 	value  V
 	stripe *stripe[V] // whose mutex guards what follows
+	place  int        // among the stripe's queues
 
 	head    *Waiter[V]
 	held    bool // the head holds, and has not begun to give back

@@ -18,6 +18,8 @@ type stripe[V any] struct {
 	mu     sync.Mutex           // guards what follows, and these queues and their waiters
 	queues map[string]*queue[V] // by name
 	peak   int                  // the most queues so far, see shrink.Map
+	all    []*queue[V]          // the same queues, each at its place
+	next   int                  // the place at which makeRoom looks next
 	busy   int                  // how many queues have a head
 	spare  []chan Turn          // of waiters that have handed over: empty, for others to wait on
 	closed bool
@@ -29,8 +31,8 @@ type stripe[V any] struct {
 // add adds the queue of a name.
 func (p *stripe[V]) add(name string, value V) *queue[V] {
 	p.makeRoom()
-	q := &queue[V]{value: value, stripe: p}
-	p.queues[name] = q
+	q := &queue[V]{value: value, name: name, stripe: p, place: len(p.all)}
+	p.queues[name], p.all = q, append(p.all, q)
 	return q
 }
 
@@ -38,28 +40,34 @@ func (p *stripe[V]) add(name string, value V) *queue[V] {
 // spares the next waiter for that name its making. It also drops those whose head has lost
 // what it held and for which nothing waits, so that forgetting to give back leaks nothing.
 //
-// It looks at a few queues only, as the map gives them: at random. Every name that comes, and every
-// queue that becomes idle, makes it look at more of them than that adds.
+// It looks at a few queues in turn that stay, and more only while it drops them. Every name that
+// comes, and every queue that becomes idle, makes it look at more of them than that adds.
 func (p *stripe[V]) makeRoom() {
-	if len(p.queues) <= enough {
-		return
-	}
-	looks := 8
-	for name, q := range p.queues {
-		if looks--; looks < 0 {
-			break
-		}
+	for looks := 3; looks > 0 && len(p.all) > enough; {
+		p.next %= len(p.all)
+		q := p.all[p.next]
 		forgotten := q.held && q.waiting.first == nil && expired(q.head)
 		if forgotten { // it is nothing to its queue any more, should it give back at last
 			q.head, q.held = nil, false
 			q.stopWatching()
 			p.busy--
 		}
-		if forgotten || q.head == nil && len(p.queues)-p.busy > 2*p.busy+enough {
-			delete(p.queues, name)
+		if forgotten || q.head == nil && len(p.all)-p.busy > 2*p.busy+enough {
+			p.drop(q)
+			continue
 		}
+		p.next++
+		looks--
 	}
+}
+
+// drop forgets a queue. The last one takes its place.
+func (p *stripe[V]) drop(q *queue[V]) {
+	delete(p.queues, q.name)
 	p.queues = shrink.Map(p.queues, &p.peak)
+	last := len(p.all) - 1
+	p.all[q.place], p.all[last].place, p.all[last] = p.all[last], q.place, nil
+	p.all = shrink.Slice(p.all[:last])
 }
 
 // channel returns one for a waiter's turn.

@@ -9,23 +9,16 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-
-	"github.com/sluice-go/sluice/examples/shop/handlers"
-	"github.com/sluice-go/sluice/examples/shop/sale"
 )
 
-// serve serves and works until ctx ends, or one of the two fails. It stops in this order:
-//
-//  1. The web server: no request enqueues any more.
-//  2. The worker: it gives back what it has not begun, and waits for its handlers.
-//  3. The Locker, which the handlers have used.
-//
-// The caller closes the database and the Redis client after that.
-func serve(ctx context.Context, shop *sale.Shop, listener net.Listener) error {
-	server := &http.Server{Handler: handlers.New(shop), ReadHeaderTimeout: 5 * time.Second}
+// serve serves and works until ctx ends, or one of the two fails. The web server stops first, so that
+// no request enqueues any more; then the worker gives back what it has not begun, and waits for its
+// handlers. The caller closes the database and the Redis client after that.
+func serve(ctx context.Context, shop *Shop, listener net.Listener) error {
+	server := &http.Server{Handler: shop, ReadHeaderTimeout: 5 * time.Second}
 	working, endWork := context.WithCancel(context.WithoutCancel(ctx))
 	all, ctx := errgroup.WithContext(ctx)
-	all.Go(func() error { return shop.Worker().Run(working) }) // ends early only for what no retry mends
+	all.Go(func() error { return shop.Work(working) }) // ends early only for what no retry mends
 	all.Go(func() error {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			return err
@@ -39,19 +32,17 @@ func serve(ctx context.Context, shop *sale.Shop, listener net.Listener) error {
 		defer cancel()
 		return server.Shutdown(stopping)
 	})
-	return errors.Join(all.Wait(), shop.Close())
+	return all.Wait()
 }
 
 // GoZero is a service.Service of go-zero. Its group stops all of its services at the same time, so
 // make one of all that has an order: a function like serve, or, if go-zero's server takes the
-// requests, one that runs the Worker and then closes the Locker.
+// requests, the shop's worker.
 //
 //	group := service.NewServiceGroup()
 //	defer group.Stop()
-//	group.Add(NewGoZero(func(ctx context.Context) error {
-//		return errors.Join(shop.Worker().Run(ctx), shop.Close())
-//	}, logx.Must))
-//	group.Add(server) // a rest.Server; its last requests may come after that: Buy and Pay need neither Worker nor Locker
+//	group.Add(NewGoZero(shop.Work, logx.Must))
+//	group.Add(server) // a rest.Server; its last requests may come after that: Buy and Pay need no Worker
 //	group.Start()
 //
 // go-zero kills the process 5.5s after the signal, of which it waits one: proc.SetTimeToForceQuit
@@ -91,8 +82,7 @@ func (g *GoZero) Stop() {
 // GoZero.
 //
 //	app := kratos.New(
-//		kratos.Server(httpServer, NewKratos(func(ctx context.Context) error { return shop.Worker().Run(ctx) })),
-//		kratos.AfterStop(func(context.Context) error { return shop.Close() }), // when all servers have stopped
+//		kratos.Server(httpServer, NewKratos(shop.Work)),
 //		kratos.StopTimeout(10*time.Second), // longer than the Worker's Grace and a second
 //	)
 //	err := app.Run()

@@ -8,28 +8,16 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/examples/shop/sale"
 	"github.com/sluice-go/sluice/internal/redistest"
 )
 
-// programEnv makes this test binary serve, by the JSON that it holds.
-const programEnv = "SHOP_PROGRAM"
-
-// program is the config of a process that only serves.
-type program struct {
-	Redis, Postgres, SQLite string
-	sale.Config
-}
-
-func (p program) config() config {
-	return config{redis: p.Redis, postgres: p.Postgres, sqlite: p.SQLite, addr: "127.0.0.1:0", Config: p.Config}
-}
+// programEnv makes this test binary a process of the shop, by the JSON that it holds.
+const programEnv = "SALE_PROGRAM"
 
 func TestMain(m *testing.M) {
 	spec, isProgram := os.LookupEnv(programEnv)
@@ -37,39 +25,21 @@ func TestMain(m *testing.M) {
 		redistest.Main(m)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	go func() {
+	go func() { // ends with the program
 		_, _ = io.Copy(io.Discard, os.Stdin) // until the test ends it, or dies
 		stop()
 	}()
 	slog.SetDefault(slog.New(slog.DiscardHandler))
-	var p program
-	err := json.Unmarshal([]byte(spec), &p)
+	var c config
+	err := json.Unmarshal([]byte(spec), &c)
 	if err == nil {
-		err = run(ctx, p.config(), os.Stdout)
+		err = process(ctx, os.Stdout, c)
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "shop:", err)
+		fmt.Fprintln(os.Stderr, "sale:", err)
 		os.Exit(1)
 	}
 	os.Exit(0)
-}
-
-func TestRun_SellsTenPhones(t *testing.T) {
-	t.Parallel()
-	var out strings.Builder
-	c := program{SQLite: ":memory:", Config: sale.Config{Item: "phone", Total: 10, PayIn: time.Second, Every: time.Second, Crash: 10 * time.Second}}.config()
-	c.buyers = 300
-	require.NoError(t, run(t.Context(), c, &out))
-	require.Contains(t, out.String(), "round 1: 300 asked")
-	require.Contains(t, out.String(), "10 of 10 paid, by 10 users")
-}
-
-func TestRun_FailsUnlessAllIsSold(t *testing.T) {
-	t.Parallel()
-	var out strings.Builder
-	c := program{SQLite: ":memory:", Config: sale.Config{Item: "phone", Total: 10, PayIn: 50 * time.Millisecond, Every: time.Second, Crash: 10 * time.Second}}.config()
-	c.buyers = 9
-	require.Error(t, run(t.Context(), c, &out))
 }
 
 // service is what the two adapters have in common.
