@@ -6,7 +6,7 @@
 -- of IDs, the number of payloads (0 if all are empty, else one per ID), the IDs, the payloads
 -- RETURNS { ARGV[2] for the next script of the batch, one number per task: 1 added   2 updated   3 kept
 --           4 deferred   5 done. No numbers if all are added }
--- USES batch, unpack, rights, wake, read, fields, once, put
+-- USES batch, unpack, rights, wake, tasks, read, fields, once, put
 -- RETRY never: a worker may finish the task between two runs, and the second would add it again.
 redis.call('HLEN', KEYS[2]) -- check the types before the first write
 redis.call('ZCARD', KEYS[3])

@@ -65,7 +65,7 @@ func startPostgres(t *testing.T) string {
 	require.NoError(t, err)
 	port := l.Addr().(*net.TCPAddr).Port
 	require.NoError(t, l.Close())
-	server := exec.CommandContext(context.Background(), filepath.Join(filepath.Dir(initdb), "postgres"), "-D", data, "-k", folder, "-h", "127.0.0.1", "-p", strconv.Itoa(port))
+	server := exec.CommandContext(context.Background(), filepath.Join(filepath.Dir(initdb), "postgres"), "-D", data, "-k", "", "-h", "127.0.0.1", "-p", strconv.Itoa(port))
 	server.SysProcAttr, server.Dir, server.Stderr = as, folder, io.Discard
 	require.NoError(t, server.Start())
 	t.Cleanup(func() { _ = server.Process.Signal(os.Interrupt); _ = server.Wait() })

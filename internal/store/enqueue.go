@@ -88,17 +88,17 @@ func (r Rules) String() string {
 	return r.Duplicates
 }
 
-// Batch is the arguments of enqueue.lua: groups of tasks, each due so many microseconds after the
-// one before it in its group. If the tasks take units, those of take.lua, which has no groups.
+// Batch is the arguments of enqueue.lua, or of take.lua if the tasks take units: groups of tasks, each
+// due so many microseconds after the one before it in its group, which take the same.
 type Batch struct {
-	remembers bool // the policy asks for what is done
-	takes     bool
-	args      []any
-	apart     int64
-	group     int   // the index in args of the group's number of IDs; 0 before the first group
-	next      Due   // when a further task of the group is due
-	payloads  []any // the group's, until it ends
-	filled    bool  // whether one of them is not empty
+	rules    Rules
+	args     []any
+	apart    int64
+	group    int   // the index in args of the group's number of IDs; 0 before the first group
+	next     Due   // when a further task of the group is due
+	take     Take  // what each of them takes
+	payloads []any // the group's, until it ends
+	filled   bool  // whether one of them is not empty
 }
 
 // The policies for duplicates that Go code tells from others; put.lua has all.
@@ -110,35 +110,38 @@ const (
 // NewBatch returns the arguments for about so many tasks, none yet: from when on delays
 // count at the earliest, and how many microseconds tasks of a group are apart.
 func (q *Queue) NewBatch(n int, r Rules, floor string, apart int64) *Batch {
-	policy, remembers := r.Duplicates, r.Duplicates == Once
-	if remembers {
+	policy := r.Duplicates
+	if policy == Once {
 		policy += ":" + Duration(q.options.Retention)
 	}
-	if r.Takes {
-		return &Batch{takes: true, args: append(make([]any, 0, 2+6*n), policy, floor)}
-	}
-	return &Batch{remembers: remembers, args: append(make([]any, 0, 6+2*n), policy, floor, apart), apart: apart}
+	return &Batch{rules: r, args: append(make([]any, 0, 9+2*n), policy, floor, apart), apart: apart}
 }
 
-// Add adds a task, to the last group if it is due right then.
+// Add adds a task, to the last group if it is due right then, and takes the same.
 func (b *Batch) Add(t *Enqueue) {
-	if b.takes {
-		restore := ""
-		if t.Take.Restore {
-			restore = "1"
-		}
-		b.args = append(b.args, t.Due.text(), t.ID, t.Payload, t.Take.Units, t.Take.Item, restore)
-		return
-	}
-	if b.group == 0 || t.Due != b.next {
-		b.endGroup()
-		b.group = len(b.args) + 1
-		b.args = append(b.args, t.Due.text(), nil, nil)
+	if b.group == 0 || t.Due != b.next || t.Take != nil && *t.Take != b.take {
+		b.addGroup(t)
 	}
 	b.next = t.Due.Plus(b.apart)
 	b.args = append(b.args, t.ID)
 	b.payloads = append(b.payloads, t.Payload)
 	b.filled = b.filled || t.Payload != ""
+}
+
+// addGroup begins a group with the task's time, and what it takes.
+func (b *Batch) addGroup(t *Enqueue) {
+	b.endGroup()
+	b.group = len(b.args) + 1
+	b.args = append(b.args, t.Due.text(), nil, nil)
+	if t.Take == nil {
+		return
+	}
+	b.take = *t.Take
+	restore := ""
+	if b.take.Restore {
+		restore = "1"
+	}
+	b.args = append(b.args, b.take.Units, b.take.Item, restore)
 }
 
 // endGroup writes the numbers of the last group, and its payloads.

@@ -104,12 +104,12 @@ func (q *Queue) replicated(r redisexec.Request) redisexec.Request {
 
 // Enqueue enqueues tasks.
 func (q *Queue) Enqueue(tasks *Batch) redisexec.Request {
-	if tasks.takes {
+	if tasks.rules.Takes {
 		q.holds.Store(true)
-		return q.replicated(q.scripts.Take.Request(q.stock, tasks.args...))
+		return q.replicated(q.scripts.Take.Request(q.stock, tasks.arguments()...))
 	}
 	keys := q.errors
-	if tasks.remembers {
+	if tasks.rules.Duplicates == Once {
 		keys = q.done
 	}
 	return q.replicated(q.scripts.Enqueue.Request(keys, tasks.arguments()...))
