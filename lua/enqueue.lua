@@ -29,7 +29,7 @@ end
 
 for i, id in ipairs(ids) do
   local due, payload = tonumber(entries[2 * i - 1]), payloads[i] or ''
-  if isDone(id, scores[i], field(i), done[i]) then
+  if not known[id] and isDone(id, scores[i], field(i), done[i]) then
     outcomes[i + 1] = 5
   elseif known[id] then -- the same ID for the second time
     flush()
@@ -43,7 +43,7 @@ for i, id in ipairs(ids) do
     if not first or due < first then first = due end
     outcomes[i + 1] = 1
   end
-  known[id] = true
+  known[id] = outcomes[i + 1] ~= 5
 end
 flush()
 wake(first)

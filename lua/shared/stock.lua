@@ -11,6 +11,7 @@ local function settle(id, field, isSold)
   if not holds then return end
   if not KEYS[12] then
     if isSold then id = string.rep('.', 513) .. text(now) .. id end
+    while isSold and redis.call('HGET', KEYS[4], id) do id = '.' .. id end -- the clock was set back
     redis.call('HSET', KEYS[4], id, holds .. (isSold and '$' or '::'))
     return
   end

@@ -49,7 +49,7 @@ func (c *tally) report(t *testing.T, wanted []string) {
 		total += c.counts[what]
 	}
 	t.Logf("%8d  operations", total)
-	if total < 20_000 || t.Failed() {
+	if total < 100_000 || t.Failed() {
 		return
 	}
 	for _, what := range wanted {

@@ -3,6 +3,7 @@ package queues
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -70,6 +71,23 @@ func TestOnce_IsAnIdempotencyKey(t *testing.T) {
 		b.age("a", time.Hour+time.Second)
 		b.Enqueue(sluice.OutcomeAdded, task)
 	}, sluice.WithDuplicates(sluice.DuplicatesOnce))
+}
+
+// TestOnce_ABatchWithAnIDTwice that was done, and is a dead letter since: the first one replaces the
+// letter, and the others find that.
+func TestOnce_ABatchWithAnIDTwice(t *testing.T) {
+	eachRemembering(t, func(b remembering) {
+		b.finish("a")
+		outcomes, err := b.Q.EnqueueBatch(b.Context(), []sluice.Task{{ID: "a", Duplicates: sluice.DuplicatesOnce}, {ID: "a", Duplicates: sluice.DuplicatesOnce}})
+		require.NoError(b, err)
+		require.Equal(b, []sluice.Outcome{sluice.OutcomeDone, sluice.OutcomeDone}, outcomes)
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
+		require.NoError(b, b.Q.Bury(b.Context(), "no", b.ClaimOne(time.Minute)))
+		three := slices.Repeat([]sluice.Task{{ID: "a", Duplicates: sluice.DuplicatesOnce}}, 3)
+		outcomes, err = b.Q.EnqueueBatch(b.Context(), three)
+		require.NoError(b, err)
+		require.Equal(b, []sluice.Outcome{sluice.OutcomeAdded, sluice.OutcomeKept, sluice.OutcomeKept}, outcomes)
+	})
 }
 
 // TestOnce_NeedsItsKeys: where it cannot be known whether a task is done, it is not enqueued.

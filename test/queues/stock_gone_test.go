@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
@@ -55,6 +57,33 @@ func TestStock_WhoDoesNotKnowOfTheUnitsEndsThem(t *testing.T) {
 		s.requireStock(2, 0, 1)
 		s.RequireClean()
 	})
+}
+
+// TestStock_IsSoldTwiceAtOneMoment: a clock that is set back shows the same microsecond twice. Both
+// ends of the ID count.
+func TestStock_IsSoldTwiceAtOneMoment(t *testing.T) {
+	m := miniredis.RunT(t)
+	m.SetTime(time.Now()) // it stands still
+	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
+	defer func() { require.NoError(t, rdb.Close()) }()
+	q, err := sluice.NewQueue(rdb, "q")
+	require.NoError(t, err)
+	require.NoError(t, q.SetStock(t.Context(), "phone", 3))
+	for range 2 {
+		_, err := q.Enqueue(t.Context(), phone("a"))
+		require.NoError(t, err)
+		es, err := q.Claim(t.Context(), 1, time.Minute)
+		require.NoError(t, err)
+		unaware, err := sluice.NewQueue(rdb, "q")
+		require.NoError(t, err)
+		require.NoError(t, unaware.Dequeue(t.Context(), sluice.Entry{ID: "a", Score: es[0].Score}))
+	}
+	stop := systest.StartWorker(t, &sluice.Worker{Queue: q, Handler: func(context.Context, sluice.Entry) error { return nil }})
+	require.Eventually(t, func() bool {
+		info, err := q.Stock(t.Context(), "phone")
+		return err == nil && info == sluice.StockInfo{Total: 3, Left: 1, Sold: 2}
+	}, 10*time.Second, time.Millisecond)
+	require.NoError(t, stop())
 }
 
 // TestStock_WhatIsSoldStaysSold: before a worker has seen to what one sold that did not know of the
