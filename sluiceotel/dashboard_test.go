@@ -33,6 +33,8 @@ func TestExample_TwoProcesses(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, orders.SetLimits(t.Context(), sluice.Limits{Running: 100, Rate: 1000, Burst: 100}))
 
+	require.NoError(t, orders.SetStock(t.Context(), "phone", 10))
+
 	sell := exec.CommandContext(t.Context(), program, "sell", "-redis", addr, "order-1", "order-refused")
 	var sold bytes.Buffer
 	sell.Stdout, sell.Stderr = &sold, os.Stderr

@@ -19,6 +19,8 @@ const (
 	keyLateness    = attribute.Key("sluice.task.lateness")
 	keyOutcome     = attribute.Key("sluice.task.outcome")
 	keyState       = attribute.Key("sluice.task.state")
+	keyItem        = attribute.Key("sluice.stock.item")
+	keyStockState  = attribute.Key("sluice.stock.state")
 )
 
 // system is the value of messaging.system.

@@ -9,7 +9,8 @@
 //
 // Names follow OpenTelemetry's semantic conventions for messaging, which are still in
 // development: they may change with a version of this package. What has no place there is
-// named sluice.*: see [Telemetry.LockHooks], [Telemetry.QueueHooks] and [Telemetry.Observe].
+// named sluice.*: see [Telemetry.LockHooks], [Telemetry.QueueHooks], [Telemetry.Observe] and
+// [Telemetry.ObserveStock].
 //
 // IDs of tasks are in spans, not in metrics. Names of locks are in metrics only if WithLockName
 // says how. Payloads, headers and tokens are in neither. The text of a handler's error is in

@@ -339,8 +339,7 @@ func TestTelemetry_CountsWhatBecomesOfTasks(t *testing.T) {
 	}
 }
 
-// TestTelemetry_LimitsAreReportedWhereThereAreAny: a rate by the second, and none as no value, not
-// as 0. TestTelemetry_CountsStuckHandlers: once, and their spans say when.
+// TestTelemetry_CountsStuckHandlers: once, and their spans say when.
 func TestTelemetry_CountsStuckHandlers(t *testing.T) {
 	r := newTelemetry(t)
 	hooks := r.QueueHooks()
@@ -354,6 +353,8 @@ func TestTelemetry_CountsStuckHandlers(t *testing.T) {
 	require.Equal(t, "stuck", spans[0].Events()[0].Name)
 }
 
+// TestTelemetry_LimitsAreReportedWhereThereAreAny: a rate by the second, and none as no value, not
+// as 0.
 func TestTelemetry_LimitsAreReportedWhereThereAreAny(t *testing.T) {
 	r := newTelemetry(t)
 	q := r.queue(t, redistest.Start(t).Client(t))
@@ -377,6 +378,42 @@ func TestTelemetry_LimitsAreReportedWhereThereAreAny(t *testing.T) {
 	require.Equal(t, map[string]float64{"sluice.queue.limit.rate": 20}, limits())
 	require.NoError(t, q.SetLimits(t.Context(), sluice.Limits{}))
 	require.Empty(t, limits())
+}
+
+// TestTelemetry_ReportsStock of the items that are named, where they have one.
+func TestTelemetry_ReportsStock(t *testing.T) {
+	r := newTelemetry(t)
+	s := redistest.Start(t)
+	q := r.queue(t, s.Client(t))
+	registration, err := r.ObserveStock(q, "phone", "unknown")
+	require.NoError(t, err)
+	require.NoError(t, q.SetStock(t.Context(), "phone", 10))
+	require.NoError(t, q.SetStock(t.Context(), "not named", 10))
+	for _, id := range []string{"a", "b", "c"} {
+		_, err := q.Enqueue(t.Context(), sluice.Task{ID: id, Take: sluice.Take{Item: "phone", Units: 2}})
+		require.NoError(t, err)
+	}
+	_, err = q.Pop(t.Context(), 1)
+	require.NoError(t, err)
+	stock := func() map[string]float64 {
+		found := map[string]float64{}
+		for point, value := range r.points(t) {
+			if strings.HasPrefix(point, "sluice.queue.stock{") {
+				found[point[strings.Index(point, "sluice.stock"):]] = value
+			}
+		}
+		return found
+	}
+	require.Equal(t, map[string]float64{
+		"sluice.stock.item=phone,sluice.stock.state=left}": 4, "sluice.stock.item=phone,sluice.stock.state=held}": 4,
+		"sluice.stock.item=phone,sluice.stock.state=sold}": 2,
+	}, stock())
+	s.Pause(t)
+	var all metricdata.ResourceMetrics
+	require.Error(t, r.reader.Collect(t.Context(), &all))
+	s.Resume(t)
+	require.NoError(t, registration.Unregister())
+	require.Empty(t, stock())
 }
 
 func TestTelemetry_AQueueThatDoesNotAnswerHasNoNumbers(t *testing.T) {

@@ -102,6 +102,11 @@ func (s shop) work(ctx context.Context, addr string) error {
 		return err
 	}
 	defer func() { _ = registration.Unregister() }()
+	stock, err := s.telemetry.ObserveStock(s.orders, "phone")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = stock.Unregister() }()
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -117,6 +118,30 @@ func TestQueues_OutcomesOfABatchAreInItsOrder(t *testing.T) {
 			require.Equal(b, want, outcomes[i])
 		}
 	})
+}
+
+// TestQueues_AnItemIsInOne of them: its orders are enqueued there. By its own ID, an order may go to a
+// queue where the item is sold out.
+func TestQueues_AnItemIsInOne(t *testing.T) {
+	t.Parallel()
+	qs := newQueues(t, redistest.Mini(t).Client(t), 3)
+	sale := qs.Of("phone")
+	require.NoError(t, sale.SetStock(t.Context(), "phone", 2))
+	sold := 0
+	for _, buyer := range []string{"a", "b", "c", "d"} {
+		outcome, err := sale.Enqueue(t.Context(), phone(buyer))
+		require.NoError(t, err)
+		if outcome == sluice.OutcomeAdded {
+			sold++
+		}
+	}
+	require.Equal(t, 2, sold)
+	info, err := sale.Stock(t.Context(), "phone")
+	require.NoError(t, err)
+	require.Equal(t, sluice.StockInfo{Total: 2, Held: 2}, info)
+	outcomes, err := qs.EnqueueBatch(t.Context(), []sluice.Task{phone("e"), phone("f"), phone("g"), phone("h"), phone("i")})
+	require.NoError(t, err)
+	require.Equal(t, slices.Repeat([]sluice.Outcome{sluice.OutcomeSoldOut}, 5), outcomes)
 }
 
 // TestQueues_APoolServesAll: with all fields of the Worker that it was given, and each Periodic

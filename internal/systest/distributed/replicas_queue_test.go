@@ -53,6 +53,16 @@ func TestQueue_NeedsReplicas(t *testing.T) {
 		func() (any, any, error) { return nil, nil, q.Dequeue(ctx, e) },
 		func() (any, any, error) { return nil, nil, q.Purge(ctx) },
 		func() (any, any, error) { return nil, nil, q.Purge(ctx) }, // of an empty queue
+		func() (any, any, error) { return nil, nil, q.SetStock(ctx, "phone", 1) },
+		func() (any, any, error) {
+			o, err := q.Enqueue(ctx, phone("c"))
+			return sluice.OutcomeAdded, o, err
+		},
+		func() (any, any, error) {
+			o, err := q.Enqueue(ctx, phone("late"))
+			return sluice.OutcomeSoldOut, o, err
+		},
+		func() (any, any, error) { s, err := q.Cancel(ctx, "c"); return sluice.StateDue, s, err },
 	} {
 		want, got, err := operation()
 		require.Equal(t, want, got, "%d", i)
@@ -63,6 +73,11 @@ func TestQueue_NeedsReplicas(t *testing.T) {
 	es, err := q.Pop(ctx, 1) // what pops nothing needs no replica
 	require.NoError(t, err)
 	require.Empty(t, es)
+}
+
+// phone is a buyer's order of one.
+func phone(buyer string) sluice.Task {
+	return sluice.Task{ID: buyer, Take: sluice.Take{Item: "phone"}}
 }
 
 // TestQueue_AKeptTaskIsOnTheReplicas: that a task is kept says that the replicas have it, though
