@@ -6,7 +6,7 @@ help: ## list the targets
 
 .PHONY: short
 short: ## run the tests on miniredis and plain servers: a minute on two cores
-	go test -short -ldflags=-w ./... # without what debuggers need, which takes a third of each link
+	go test -short -ldflags=-w -p 6 ./... # without what debuggers need, which takes a third of each link
 
 .PHONY: test
 test: ## run the tests on every backend: two minutes on two cores
