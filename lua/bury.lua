@@ -5,7 +5,7 @@
 -- 0 for ever; then three per task: id, score, reason
 -- RETURNS one number per task: 1 buried   3 the waiting version has taken over instead
 --         0 stale   2 gone; 0 and 2: nothing changed
--- USES wake, freed, tally, fields, trim
+-- USES wake, freed, tally, state, fields, trim
 -- RETRY idempotent: the first run uses up the receipt, so a second run changes nothing.
 local reply, first, buried, retried = {}, nil, 0, 0
 redis.call('ZCARD', KEYS[3]) -- check the types before the first write
@@ -21,7 +21,7 @@ for i = 3, #ARGV, 3 do
     local due = giveback(id, task, 0, task.due)
     if not first or due < first then first = due end
   elseif task ~= nil then -- also with a field not written by this library
-    buried = buried + bury(id, task and task.attempt or 0, reason, task and task.holds)
+    buried = buried + bury(id, task and task.attempt or 0, reason, task and task.holds or not task and holdsOf(redis.call('HGET', KEYS[4], id)))
   else
     answer = staleOrGone(id)
   end

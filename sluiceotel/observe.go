@@ -82,7 +82,7 @@ func (t *Telemetry) Observe(queues ...*sluice.Queue) (metric.Registration, error
 	}
 	observe := func(ctx context.Context, o metric.Observer) error {
 		return forEach(ctx, queues, func(q *sluice.Queue, s sluice.Stats) {
-			of := []attribute.KeyValue{system, semconv.MessagingDestinationName(q.Name())}
+			of := []attribute.KeyValue{system, semconv.MessagingDestinationName(valid(q.Name()))}
 			for state, n := range map[sluice.State]int64{
 				sluice.StateDue: s.Due, sluice.StateScheduled: s.Scheduled, sluice.StateLeased: s.Leased, sluice.StateDead: s.Dead, sluice.StateDone: s.Done,
 			} {

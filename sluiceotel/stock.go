@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -12,6 +13,9 @@ import (
 
 	"github.com/sluice-go/sluice"
 )
+
+// valid returns a text as exporters take it: one that is no UTF-8 would cost all metrics.
+func valid(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
 
 // ObserveStock reports how many units there are of items of a queue whenever metrics are collected:
 // one Stock of each item, all at once, for two seconds at most. It ends with Unregister. Observe an
@@ -43,7 +47,7 @@ func (t *Telemetry) ObserveStock(q *sluice.Queue, items ...string) (metric.Regis
 			if errs[i] != nil {
 				continue
 			}
-			of := []attribute.KeyValue{system, semconv.MessagingDestinationName(q.Name()), keyItem.String(items[i])}
+			of := []attribute.KeyValue{system, semconv.MessagingDestinationName(valid(q.Name())), keyItem.String(valid(items[i]))}
 			for state, n := range map[string]int64{"left": s.Left, "held": s.Held, "sold": s.Sold} {
 				o.ObserveInt64(units, n, metric.WithAttributes(append(of, keyStockState.String(state))...))
 			}

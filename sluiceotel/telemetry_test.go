@@ -385,10 +385,11 @@ func TestTelemetry_ReportsStock(t *testing.T) {
 	r := newTelemetry(t)
 	s := redistest.Start(t)
 	q := r.queue(t, s.Client(t))
-	registration, err := r.ObserveStock(q, "phone", "unknown")
+	registration, err := r.ObserveStock(q, "phone", "unknown", "ph\xf6ne")
 	require.NoError(t, err)
 	require.NoError(t, q.SetStock(t.Context(), "phone", 10))
 	require.NoError(t, q.SetStock(t.Context(), "not named", 10))
+	require.NoError(t, q.SetStock(t.Context(), "ph\xf6ne", 1))
 	for _, id := range []string{"a", "b", "c"} {
 		_, err := q.Enqueue(t.Context(), sluice.Task{ID: id, Take: sluice.Take{Item: "phone", Units: 2}})
 		require.NoError(t, err)
@@ -406,7 +407,9 @@ func TestTelemetry_ReportsStock(t *testing.T) {
 	}
 	require.Equal(t, map[string]float64{
 		"sluice.stock.item=phone,sluice.stock.state=left}": 4, "sluice.stock.item=phone,sluice.stock.state=held}": 4,
-		"sluice.stock.item=phone,sluice.stock.state=sold}": 2,
+		"sluice.stock.item=phone,sluice.stock.state=sold}":      2,
+		"sluice.stock.item=ph\uFFFDne,sluice.stock.state=left}": 1, "sluice.stock.item=ph\uFFFDne,sluice.stock.state=held}": 0,
+		"sluice.stock.item=ph\uFFFDne,sluice.stock.state=sold}": 0,
 	}, stock())
 	s.Pause(t)
 	var all metricdata.ResourceMetrics

@@ -38,7 +38,7 @@ import (
 type config struct {
 	Redis, Postgres, SQLite, Addr string
 
-	Phones int64 // set as the stock at the start, if there are any
+	Phones int64 // for a Redis that has no stock yet
 	PayIn  time.Duration
 }
 
@@ -49,7 +49,7 @@ func main() {
 	flag.StringVar(&c.Redis, "redis", "localhost:6379", "`address` of Redis")
 	flag.StringVar(&c.Postgres, "postgres", "", "`DSN` of PostgreSQL (default: the file of -sqlite)")
 	flag.StringVar(&c.SQLite, "sqlite", "shop.db", "`file` of SQLite")
-	flag.Int64Var(&c.Phones, "phones", 0, "set the stock to so many")
+	flag.Int64Var(&c.Phones, "phones", 0, "how many there are in all, for the first process: it fills a Redis that is empty")
 	flag.DurationVar(&c.PayIn, "pay-in", 15*time.Minute, "how long a buyer may take to pay")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -80,11 +80,16 @@ func process(ctx context.Context, out io.Writer, c config) (err error) {
 	rdb := redis.NewClient(&redis.Options{Addr: c.Redis})
 	defer func() { err = errors.Join(err, rdb.Close()) }()
 	shop, err := NewShop(rdb, db, c.PayIn)
-	if err == nil && c.Phones > 0 {
-		err = shop.Queue.SetStock(ctx, item, c.Phones)
-	}
 	if err != nil {
 		return err
+	}
+	if c.Phones > 0 {
+		if _, err = shop.Queue.Stock(ctx, item); errors.Is(err, sluice.ErrNotFound) {
+			err = shop.Refill(ctx, c.Phones)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.Addr)
 	if err != nil {

@@ -166,5 +166,8 @@ func TestSale_OverHTTP(t *testing.T) {
 	post(http.StatusConflict, "/buy?buyer=a")
 	post(http.StatusGone, "/buy?buyer=b")
 	post(http.StatusConflict, "/pay?buyer=b")
-	post(http.StatusNotFound, "/")
+	post(http.StatusNotFound, "/?buyer=a")
+	for _, bad := range []string{"", "%ff", "%00", strings.Repeat("a", 65)} {
+		post(http.StatusBadRequest, "/buy?buyer="+bad)
+	}
 }

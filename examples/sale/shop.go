@@ -5,7 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"net/http"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/sluice-go/sluice"
 )
@@ -87,8 +89,8 @@ func (s *Shop) Order(ctx context.Context, e sluice.Entry) error {
 	return sluice.Again(time.Until(time.UnixMilli(payBy)))
 }
 
-// Refill fills a Redis that came back empty, while nobody buys and no worker runs: with the orders that
-// are open, and the phones that are not paid.
+// Refill fills a Redis that came back empty, while the shop is closed: there are no purchases, no
+// payments, and no worker. It enqueues the orders that are open, and the stock is what is not paid.
 func (s *Shop) Refill(ctx context.Context, total int64) error {
 	rows, err := s.DB.QueryContext(ctx, "SELECT number, buyer FROM orders WHERE state = 'unpaid'")
 	if err != nil {
@@ -131,6 +133,10 @@ func (s *Shop) Work(ctx context.Context) error {
 // ServeHTTP is the shop's web server: POST /buy and /pay, with the buyer's name.
 func (s *Shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	buyer, status := r.FormValue("buyer"), http.StatusOK
+	if buyer == "" || len(buyer) > 64 || !utf8.ValidString(buyer) || strings.ContainsRune(buyer, 0) { // which no row could have
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
 	switch r.Method + " " + r.URL.Path {
 	case "POST /buy":
 		switch outcome, err := s.Buy(r.Context(), buyer); {

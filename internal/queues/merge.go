@@ -17,7 +17,8 @@ import (
 // Enqueue enqueues a task, perhaps as a part of a group. The payload is copied: the caller may use
 // it again when its context has ended, while the call is still under way.
 func (q *Queue) Enqueue(ctx context.Context, d store.Draft) (outcome int, err error) {
-	if q.soldOut.knows(d.ID, d.Take) {
+	known, mark := q.soldOut.knows(d.ID, d.Take)
+	if known {
 		return store.SoldOut, nil
 	}
 	t := d.Enqueue()
@@ -29,7 +30,7 @@ func (q *Queue) Enqueue(ctx context.Context, d store.Draft) (outcome int, err er
 		}
 	}
 	if d.Take.Units > 0 {
-		q.soldOut.learn(d.ID, d.Take, outcome, err)
+		q.soldOut.learn(d.ID, d.Take, mark, outcome, err)
 	}
 	if outcome == store.OtherTake {
 		return 0, ErrOtherTake
@@ -69,7 +70,7 @@ func (q *Queue) commitEnqueue(calls []*mergedCall[store.Enqueue]) {
 
 // EnqueueBatch enqueues n tasks in chunks, one after the other, of which each has tasks with the same
 // rules. It returns an outcome for each task, in the caller's type: 0 for those that it has not
-// enqueued. It asks for a task just before it is sent, twice at most.
+// enqueued. It asks for a task just before it is sent, three times at most.
 func EnqueueBatch[O ~int](ctx context.Context, q *Queue, n int, task func(i int) store.Draft) ([]O, error) {
 	outcomes := make([]O, n)
 	done := outcomes[:0]
@@ -79,6 +80,13 @@ func EnqueueBatch[O ~int](ctx context.Context, q *Queue, n int, task func(i int)
 		reply, err := q.Executor.Run(ctx, q.Store.Enqueue(args))
 		if err == nil {
 			done, floor, err = store.AppendOutcomes(done, reply.Value, size)
+		}
+		if errors.Is(err, redisexec.ErrUnknown) {
+			for i := range size {
+				if t := task(len(done) + i); t.Take.Units > 0 {
+					q.soldOut.learn(t.ID, t.Take, 0, 0, err)
+				}
+			}
 		}
 		if err == nil {
 			err = reply.Shortfall

@@ -101,10 +101,13 @@ func (q *Queue) Change(ctx context.Context, r redisexec.Request) error {
 }
 
 // Cancel removes a task, and returns the state in which it was.
-func (q *Queue) Cancel(ctx context.Context, id string) (store.State, error) {
-	defer q.soldOut.forget()
+func (q *Queue) Cancel(ctx context.Context, id string) (was store.State, err error) {
 	channel := q.client.Notifier.Argument(q.Store.CanceledChannel())
-	return ask(ctx, q, q.Store.Cancel(id, channel), store.DecodeState)
+	was, err = ask(ctx, q, q.Store.Cancel(id, channel), store.DecodeState)
+	if was != store.StateAbsent || err != nil { // perhaps it has put units back
+		q.soldOut.forget()
+	}
+	return was, err
 }
 
 // Reschedule has a task due in d, and reports whether there was one.

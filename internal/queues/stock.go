@@ -56,6 +56,8 @@ const (
 type soldOut struct {
 	mu    sync.Mutex // guards what follows
 	items map[string]refusal
+	// forgotten counts calls of forget: an answer to what was sent before the last one says nothing.
+	forgotten int
 	// unsure has the IDs of tasks with an unknown outcome: perhaps they have their units. So the
 	// server is asked about them.
 	unsure map[string]struct{}
@@ -68,56 +70,66 @@ type refusal struct {
 	last  time.Time // then all do
 }
 
-// knows reports whether a take is known to be in vain. If it does not, the caller is to ask the server,
-// and to have learn know the answer.
-func (s *soldOut) knows(id string, take store.Take) bool {
+// knows reports whether a take is known to be in vain. If it is not, the caller is to ask the server,
+// and to have learn know the answer, with the mark.
+func (s *soldOut) knows(id string, take store.Take) (known bool, mark int) {
 	if take.Units == 0 || take.Restore {
-		return false
+		return false, 0
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r, ok := s.items[take.Item]
 	if !ok || take.Units < r.units {
-		return false
+		return false, s.forgotten
 	}
 	if _, unsure := s.unsure[id]; unsure {
-		return false
+		return false, s.forgotten
 	}
 	switch now := time.Now(); {
-	case now.Before(r.until):
-		return true
+	case now.Before(r.until), now.Before(r.last) && take.Units > r.units: // the answer to one that takes more says less
+		return true, 0
 	case now.Before(r.last):
 		r.until = r.last // this caller asks
 		s.items[take.Item] = r
 	default:
 		delete(s.items, take.Item)
 	}
-	return false
+	return false, s.forgotten
 }
 
-// learn notes what has become of a task that takes units.
-func (s *soldOut) learn(id string, take store.Take, outcome int, err error) {
+// learn notes what the server has said of a task that takes units, or that its outcome is not known.
+func (s *soldOut) learn(id string, take store.Take, mark, outcome int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.unsure, id)
-	switch {
-	case errors.Is(err, redisexec.ErrUnknown):
-		s.unsure = remembered(s.unsure)
+	if errors.Is(err, redisexec.ErrUnknown) {
+		s.unsure = roomIn(s.unsure)
 		s.unsure[id] = struct{}{}
-		fallthrough
+		delete(s.items, take.Item)
+	}
+	if outcome == 0 {
+		return // it was not asked, as far as is known
+	}
+	delete(s.unsure, id)
+	now, old := time.Now(), s.items[take.Item]
+	switch {
 	case outcome != store.SoldOut:
 		delete(s.items, take.Item)
-	default:
-		s.items = remembered(s.items)
-		now := time.Now()
+	case mark == s.forgotten && (take.Units <= old.units || !now.Before(old.last)):
+		s.items = roomIn(s.items)
 		s.items[take.Item] = refusal{take.Units, now.Add(soldOutFor), now.Add(2 * soldOutFor)}
 	}
 }
 
-// remembered returns a map that has room.
-func remembered[V any](m map[string]V) map[string]V {
-	if m == nil || len(m) >= mostSoldOut {
+// roomIn returns a map that has room for another entry: it drops any one of too many.
+func roomIn[V any](m map[string]V) map[string]V {
+	if m == nil {
 		return map[string]V{}
+	}
+	for key := range m {
+		if len(m) < mostSoldOut {
+			break
+		}
+		delete(m, key)
 	}
 	return m
 }
@@ -127,4 +139,5 @@ func (s *soldOut) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	clear(s.items)
+	s.forgotten++
 }

@@ -86,6 +86,21 @@ func TestStock_IsSoldTwiceAtOneMoment(t *testing.T) {
 	require.NoError(t, stop())
 }
 
+// TestStock_AMalformedTaskKeepsItsUnits as a dead letter: only a foreign program writes such a field.
+func TestStock_AMalformedTaskKeepsItsUnits(t *testing.T) {
+	eachStock(t, 3, func(s stock) {
+		s.Enqueue(sluice.OutcomeAdded, phone("a"))
+		e := s.ClaimOne(time.Minute)
+		require.NoError(s, s.RDB.HSet(s.Context(), "{"+s.Key+"}:state", "a", "*1,5:phonenonsense").Err())
+		require.NoError(s, s.Q.Bury(s.Context(), "why", e))
+		s.requireStock(2, 1, 0)
+		n, err := s.Q.Drop(s.Context(), "a")
+		require.NoError(s, err)
+		require.Equal(s, 1, n)
+		s.requireStock(3, 0, 0)
+	})
+}
+
 // TestStock_WhatIsSoldStaysSold: before a worker has seen to what one sold that did not know of the
 // units, the ID is cancelled, or enqueued again, by one that does not take any.
 func TestStock_WhatIsSoldStaysSold(t *testing.T) {

@@ -128,6 +128,114 @@ func TestStock_WhatComesBackIsSoldAtOnce(t *testing.T) {
 	}
 }
 
+// TestStock_ALateAnswerIsNotRemembered: a unit was put back while "sold out" was on its way.
+func TestStock_ALateAnswerIsNotRemembered(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+		ctx := t.Context()
+		hook := &holdReply{held: make(chan struct{}), release: make(chan struct{})}
+		rdb.AddHook(hook)
+		q := systest.NewQueue(t, rdb)
+		require.NoError(t, q.SetStock(ctx, "phone", 1))
+		_, err := q.Enqueue(ctx, phone("a"))
+		require.NoError(t, err)
+		hook.armed.Store(true)
+		late := make(chan sluice.Outcome, 1)
+		go func() { // ends with the release
+			outcome, _ := q.Enqueue(ctx, phone("b"))
+			late <- outcome
+		}()
+		<-hook.held
+		_, err = q.Cancel(ctx, "a")
+		require.NoError(t, err)
+		close(hook.release)
+		require.Equal(t, sluice.OutcomeSoldOut, <-late)
+		outcome, err := q.Enqueue(ctx, phone("c"))
+		require.NoError(t, err)
+		require.Equal(t, sluice.OutcomeAdded, outcome)
+	})
+}
+
+// holdReply holds the next reply back, once it is armed, and counts commands.
+type holdReply struct {
+	commands      atomic.Int64
+	armed         atomic.Bool
+	held, release chan struct{}
+}
+
+func (h *holdReply) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *holdReply) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (h *holdReply) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		h.commands.Add(1)
+		err := next(ctx, cmd)
+		if h.armed.CompareAndSwap(true, false) {
+			close(h.held)
+			<-h.release
+		}
+		return err
+	}
+}
+
+// TestStock_AnUnknownOutcomeIsAskedAbout until the server has answered: also after a repeat that did
+// not reach it, and for an ID of a batch.
+func TestStock_AnUnknownOutcomeIsAskedAbout(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
+		ctx := t.Context()
+		rdb, faults := s.Faulty(t)
+		q := systest.NewQueue(t, rdb)
+		require.NoError(t, q.SetStock(ctx, "phone", 2))
+		_, err := q.Enqueue(ctx, sluice.Task{ID: "a", Take: sluice.Take{Item: "pear"}}) // so that the server knows the script
+		require.NoError(t, err)
+		faults.DropReply(1)
+		_, err = q.Enqueue(ctx, phone("a"))
+		require.ErrorIs(t, err, sluice.ErrUnknown)
+		faults.DropReply(1)
+		_, err = q.EnqueueBatch(ctx, []sluice.Task{phone("b")})
+		require.ErrorIs(t, err, sluice.ErrUnknown)
+		over, cancel := context.WithCancel(ctx)
+		cancel()
+		_, err = q.Enqueue(over, phone("a"))
+		require.Error(t, err)
+		for id, want := range map[string]sluice.Outcome{"a": sluice.OutcomeKept, "b": sluice.OutcomeKept} {
+			outcome, err := q.Enqueue(ctx, phone("late"))
+			require.NoError(t, err)
+			require.Equal(t, sluice.OutcomeSoldOut, outcome)
+			outcome, err = q.Enqueue(ctx, phone(id))
+			require.NoError(t, err)
+			require.Equal(t, want, outcome, id)
+		}
+	})
+}
+
+// TestStock_LargerTakesLeaveTheMemoryAlone: what is known of one unit stays known, and a Cancel that
+// finds nothing changes nothing.
+func TestStock_LargerTakesLeaveTheMemoryAlone(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+		var count holdReply
+		rdb.AddHook(&count)
+		ctx, q := t.Context(), systest.NewQueue(t, rdb)
+		for i := range 1000 {
+			outcome, err := q.Enqueue(ctx, sluice.Task{ID: fmt.Sprint(i), Take: sluice.Take{Item: "phone", Units: 1 + i%5}})
+			require.NoError(t, err)
+			require.Equal(t, sluice.OutcomeSoldOut, outcome)
+			time.Sleep(time.Millisecond)
+		}
+		require.LessOrEqual(t, count.commands.Load(), int64(13))
+		count.commands.Store(0)
+		for i := range 50 {
+			_, err := q.Cancel(ctx, "absent")
+			require.NoError(t, err)
+			_, err = q.Enqueue(ctx, phone(fmt.Sprint(i)))
+			require.NoError(t, err)
+		}
+		require.LessOrEqual(t, count.commands.Load(), int64(50+2))
+	})
+}
+
 // TestStock_SmallerTakesAskForThemselves: what is too little for one is enough for another.
 func TestStock_SmallerTakesAskForThemselves(t *testing.T) {
 	eachStock(t, 2, func(s stock) {
