@@ -167,7 +167,7 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 		for _, s := range []sluice.State{sluice.StateDue, sluice.StateDead} {
 			bad["list behind one of another state: "+s.String()] = func() error { _, err := q.List(ctx, s, shown, 1); return err }
 		}
-		for _, s := range []sluice.State{sluice.StateAbsent, -1, sluice.StateDone + 1} {
+		for _, s := range []sluice.State{sluice.StateAbsent, -1, sluice.StateWaiting + 1} {
 			bad["list state "+s.String()] = func() error { _, err := q.List(ctx, s, sluice.TaskInfo{}, 1); return err }
 			bad["all state "+s.String()] = func() error { return errorOf(q.All(ctx, s)) }
 		}

@@ -65,6 +65,12 @@ type Task struct {
 	Duplicates Duplicates
 	// Take is units of what is for sale, which the task takes with its enqueue: see Take. Optional.
 	Take Take
+	// Group has the task wait until it is its turn among the tasks of that group, such as those of one
+	// customer: so many are in play at a time as Limits.PerGroup says, one by default, the earliest due
+	// first. One is in play from when it may be claimed until it is done, discarded, cancelled or a dead
+	// letter; between two attempts, and while it is put off by Again, too. Up to 256 bytes, none of which
+	// is 0. Not beside Take. A task of that ID in another group, or in none, is ErrInvalid. Optional.
+	Group string
 }
 
 // Entry is a task as Claim, Pop, Peek and a Worker hand it out.
@@ -88,6 +94,8 @@ type Entry struct {
 	Score float64
 	// Take is the units that the task holds. Its Restore is false.
 	Take Take
+	// Group is the task's, "" for none.
+	Group string
 }
 
 // TaskInfo is a task as Get, List and All show it, in whatever state it is.
@@ -127,8 +135,8 @@ type TaskInfo struct {
 	Omitted int
 }
 
-// State is where a task stands: StateScheduled, StateDue, StateLeased, StateDead, StateDone, or
-// StateAbsent.
+// State is where a task stands: StateScheduled, StateDue, StateLeased, StateDead, StateDone,
+// StateWaiting, or StateAbsent.
 type State int
 
 const (
@@ -144,9 +152,11 @@ const (
 	StateDead
 	// StateDone: it is finished, and remembered: see WithRetention.
 	StateDone
+	// StateWaiting: it waits in its group, until others are done: see Task.Group.
+	StateWaiting
 )
 
-var stateNames = [...]string{"absent", "scheduled", "due", "leased", "dead", "done"}
+var stateNames = [...]string{"absent", "scheduled", "due", "leased", "dead", "done", "waiting"}
 
 // String returns the state's name in lower case.
 func (s State) String() string { return nameIn(stateNames[:], int(s)) }
@@ -254,11 +264,11 @@ func (q *Queue) MaxAttempts() int { return cmp.Or(q.options.MaxAttempts, -1) }
 // is already the new one's. Opts say whether the payload is read. The error is ErrNotFound if there
 // is no such task.
 func (q *Queue) Get(ctx context.Context, id string, opts ...ReadOption) (TaskInfo, error) {
-	payloads, err := readPayloads(opts)
+	o, err := readWith(opts)
 	if err := q.checkArgument("get", cmp.Or(err, badUnless(id != "", "id is empty"))); err != nil {
 		return TaskInfo{}, err
 	}
-	found, err := q.engine.Get(ctx, id, payloads)
+	found, err := q.engine.Get(ctx, id, o.most)
 	if err != nil {
 		return TaskInfo{}, wrap("get", q.name, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/base32"
 	"encoding/binary"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -77,6 +78,9 @@ func (q *Queue) EnqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) 
 
 var policyNames = [...]string{"unknown", DuplicatesReplace: "replace", DuplicatesKeep: store.Keep, DuplicatesEarliest: "earliest", DuplicatesLatest: "latest", DuplicatesKeepDue: "keepdue", DuplicatesOnce: store.Once}
 
+// maxGroup is the most bytes of a task's group.
+const maxGroup = 256
+
 // checkEvery is after how many tasks checkTasks looks at its context. A million take half a second.
 const checkEvery = 1000
 
@@ -85,7 +89,7 @@ func (q *Queue) remembers() bool { return q.options.Retention > 0 }
 
 // draftOf returns the task as the engine takes it.
 func draftOf(t *Task) store.Draft {
-	d := store.Draft{ID: t.ID, Kind: t.Kind, Payload: t.Payload, Header: t.Header, Delay: t.Delay, At: t.At, Take: t.Take.draft()}
+	d := store.Draft{ID: t.ID, Kind: t.Kind, Payload: t.Payload, Header: t.Header, Delay: t.Delay, At: t.At, Take: t.Take.draft(), Group: t.Group}
 	if t.Duplicates != 0 {
 		d.Duplicates = t.Duplicates.String()
 	}
@@ -127,6 +131,11 @@ func checkTask(t *Task, remembers bool) error {
 	if err := t.Take.check(); err != nil {
 		return err
 	}
+	if t.Group != "" {
+		if err := t.checkGroup(); err != nil {
+			return err
+		}
+	}
 	if err := t.checkHeader(); err != nil {
 		return err
 	}
@@ -134,6 +143,17 @@ func checkTask(t *Task, remembers bool) error {
 		return err
 	}
 	return checkDelay("Delay", t.Delay)
+}
+
+// checkGroup says what is wrong with a group.
+func (t *Task) checkGroup() error {
+	switch {
+	case len(t.Group) > maxGroup || strings.ContainsRune(t.Group, 0):
+		return fmt.Errorf("%w: Group must be %d bytes at most, none of them 0", ErrInvalid, maxGroup)
+	case t.Take != Take{}:
+		return fmt.Errorf("%w: Group and Take are both set", ErrInvalid)
+	}
+	return nil
 }
 
 // checkHeader says what is wrong with the header. The error names no key and no value.

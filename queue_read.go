@@ -13,9 +13,10 @@ import (
 	"github.com/sluice-go/sluice/internal/store"
 )
 
-// List lists up to n tasks in a state: StateScheduled, StateDue, StateLeased, StateDead or
-// StateDone. It changes nothing. Tasks come in the order of their due times, ends of leases, deaths
-// or ends and, of those with the same, of their IDs.
+// List lists up to n tasks in a state: StateScheduled, StateDue, StateLeased, StateDead,
+// StateDone or StateWaiting. It changes nothing. Tasks come in the order of their due times, ends of
+// leases, deaths or ends and, of those with the same, of their IDs; those that wait, in the order of
+// their groups first.
 //
 // The zero TaskInfo as after begins with the first one; one that an earlier List of that state has
 // returned goes on behind it, and may be gone. So after a page that is shorter than n there is
@@ -58,10 +59,10 @@ func (q *Queue) All(ctx context.Context, s State, opts ...ReadOption) iter.Seq2[
 // listed returns the first n tasks in a state behind one, and the error that ends them.
 func (q *Queue) listed(ctx context.Context, op string, s State, after TaskInfo, n int, opts []ReadOption) iter.Seq2[TaskInfo, error] {
 	return func(yield func(TaskInfo, error) bool) {
-		payloads, err := checkList(s, after, opts)
+		l, err := checkList(s, after, opts)
 		err = q.checkArgument(op, err)
 		if err == nil {
-			for i, failed := range q.engine.List(ctx, store.Listing{State: store.State(s), Payloads: payloads}, cursorOf(s, after), n) {
+			for i, failed := range q.engine.List(ctx, l, cursorOf(s, after), n) {
 				if failed != nil {
 					err = wrap(op, q.name, failed)
 					break
@@ -77,24 +78,32 @@ func (q *Queue) listed(ctx context.Context, op string, s State, after TaskInfo, 
 	}
 }
 
-// checkList checks the arguments of an operation that lists. It returns what readPayloads does.
-func checkList(s State, after TaskInfo, opts []ReadOption) (store.Payloads, error) {
-	if s <= StateAbsent || s > StateDone {
-		return 0, fmt.Errorf("%w: state: %v cannot be listed", ErrInvalid, s)
+// checkList checks the arguments of an operation that lists.
+func checkList(s State, after TaskInfo, opts []ReadOption) (l store.Listing, err error) {
+	if s <= StateAbsent || s > StateWaiting {
+		return l, fmt.Errorf("%w: state: %v cannot be listed", ErrInvalid, s)
 	}
 	isOfAnother := after.State != StateAbsent && after.State != s
 	if isOfAnother || math.IsNaN(after.Score) || s == StateLeased && after.ID != "" && after.LeaseEnds.IsZero() {
-		return 0, fmt.Errorf("%w: after is no task of that state's list", ErrInvalid)
+		return l, fmt.Errorf("%w: after is no task of that state's list", ErrInvalid)
 	}
-	return readPayloads(opts)
+	o, err := readWith(opts)
+	if err == nil && o.group != "" && s != StateWaiting {
+		err = fmt.Errorf("%w: InGroup is for StateWaiting", ErrInvalid)
+	}
+	return store.Listing{State: store.State(s), Payloads: o.most, Group: o.group}, err
 }
 
 // ReadOption says what Get, List and All read of a task's payload and header. Defaults to all.
 type ReadOption func(*readOptions)
 
 type readOptions struct {
-	most store.Payloads
+	most  store.Payloads
+	group string
 }
+
+// InGroup has List and All show the tasks of one group that wait. Defaults to all groups.
+func InGroup(group string) ReadOption { return func(o *readOptions) { o.group = group } }
 
 // WithoutPayloads leaves Payload, Header and Kind empty. They stay on the server, which does not
 // read them either: a list of tasks with large payloads is as cheap as one of tasks without.
@@ -113,16 +122,16 @@ func WithPayloadsUpTo(n int) ReadOption {
 	}
 }
 
-// readPayloads returns up to how many bytes of a payload are shown.
-func readPayloads(opts []ReadOption) (store.Payloads, error) {
+// readWith returns what the options say.
+func readWith(opts []ReadOption) (readOptions, error) {
 	o := readOptions{most: store.AllPayloads}
 	for _, opt := range opts {
 		if opt == nil {
-			return 0, fmt.Errorf("%w: an option is nil", ErrInvalid)
+			return o, fmt.Errorf("%w: an option is nil", ErrInvalid)
 		}
 		opt(&o)
 	}
-	return o.most, nil
+	return o, nil
 }
 
 // cursorOf returns where a list of tasks in a state goes on behind t. The zero TaskInfo is its
@@ -135,6 +144,8 @@ func cursorOf(s State, t TaskInfo) store.Cursor {
 	switch {
 	case t.ID == "" && score == 0:
 		return store.Cursor{}
+	case s == StateWaiting:
+		return store.WaitingCursor(t.Group, score, t.ID)
 	case math.IsInf(score, 0): // a foreign client's
 		return store.Cursor{Score: strings.TrimPrefix(strings.ToLower(store.ScoreText(score)), "+"), ID: t.ID} // as servers print it
 	}
@@ -256,6 +267,8 @@ type Stats struct {
 	// line ends: a minute, or some poll intervals, after the last one has looked. One that may not
 	// subscribe is not in line.
 	Waiting int
+	// GroupWaiting is how many tasks are in StateWaiting: they wait in their groups.
+	GroupWaiting int64
 	// Limits are the queue's limits, set by SetLimits or a Worker; zero for none.
 	Limits Limits
 }
@@ -280,7 +293,7 @@ func statsOf(s store.Stats) Stats {
 		Due: s.Due, Scheduled: s.Scheduled, Leased: s.Leased, Dead: s.Dead,
 		Finished: s.Finished, Retried: s.Retried, Buried: s.Buried, Lost: s.Lost, Trimmed: s.Trimmed, Done: s.Done,
 		Workers: s.Workers, WorkerSeen: s.WorkerSeen, Lateness: s.Lateness, NextDue: s.NextDue,
-		Paused: s.Paused, PausedUntil: s.PausedUntil, Waiting: s.Waiting, Limits: Limits(s.Limits),
+		Paused: s.Paused, PausedUntil: s.PausedUntil, Waiting: s.Waiting, Limits: Limits(s.Limits), GroupWaiting: s.GroupWaiting,
 	}
 }
 
@@ -328,20 +341,30 @@ type Limits struct {
 	// worker asks for it, some milliseconds late: so a Rate is reached with a Burst of as many as
 	// it lets go in those. Without Rate it is ErrInvalid.
 	Burst int
+	// PerGroup is how many tasks of a Group may be in play at a time: up to 1,000. Defaults to 1. Where it
+	// is raised, more come into play as tasks of the group end or come, or within a minute; where it is
+	// lowered, those in play stay.
+	PerGroup int
 }
 
 // mostLimit is the most that each number of Limits may be.
 const mostLimit = 1_000_000_000
 
+// mostPerGroup is the most that PerGroup may be.
+const mostPerGroup = 1000
+
 // checked returns the limits with what is meant by 0, or what is wrong with them.
 func (l Limits) checked() (Limits, error) {
 	givenRate := l.Rate
-	l.Running, l.Rate = max(l.Running, 0), max(l.Rate, 0)
+	l.Running, l.Rate, l.PerGroup = max(l.Running, 0), max(l.Rate, 0), max(l.PerGroup, 0)
 	wrong := func(what string) (Limits, error) { return Limits{}, fmt.Errorf("%w: Limits: %s", ErrInvalid, what) }
 	for name, n := range map[string]int{"Running": l.Running, "Rate": l.Rate, "Burst": l.Burst} {
 		if n < 0 || n > mostLimit {
 			return wrong(fmt.Sprintf("%s of %d: must be 0 to %d", name, n, mostLimit))
 		}
+	}
+	if l.PerGroup > mostPerGroup {
+		return wrong(fmt.Sprintf("PerGroup of %d: must be 0 to %d", l.PerGroup, mostPerGroup))
 	}
 	if err := checkLimit("Limits: Per", l.Per); err != nil {
 		return Limits{}, err

@@ -5,12 +5,13 @@
 -- 0 for ever; then three per task: id, score, reason
 -- RETURNS one number per task: 1 buried   3 the waiting version has taken over instead
 --         0 stale   2 gone; 0 and 2: nothing changed
--- USES wake, freed, tally, state, fields, trim
+-- USES wake, freed, tally, state, groups, fields, trim
 -- RETRY idempotent: the first run uses up the receipt, so a second run changes nothing.
 local reply, first, buried, retried = {}, nil, 0, 0
 redis.call('ZCARD', KEYS[3]) -- check the types before the first write
 redis.call('ZCARD', KEYS[5])
 needAll()
+needGroups()
 
 for i = 3, #ARGV, 3 do
   local id, reason = ARGV[i], ARGV[i + 2]
@@ -30,6 +31,6 @@ end
 tally('buried', buried)
 tally('retried', retried)
 if buried > 0 then trim(buried, ARGV[1], ARGV[2]) end
-wake(first)
+wake(earlier(first, earliestPromoted))
 freed(#reply)
 return reply

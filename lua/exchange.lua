@@ -12,7 +12,7 @@
 --           are first ones of tasks that hold nothing; the payload of each, none if all are empty; when each was due, in one text; one number per task
 --           to be finished: 1 done   4 done, and its result was dropped   0 stale   2 gone; 0 and 2: nothing changed. None if all are 1; microseconds
 --           until the head is due, as headOff says; clients in line; the place as lookOut says }
--- USES rights, wake, limits, plain, fields, trim, due, finish
+-- USES rights, wake, limits, plain, groups, fields, trim, due, finish
 -- RETRY never: if the script runs twice, the second run claims other tasks. It is idempotent if
 -- it only finishes tasks: the first run uses up the receipts, so a second run changes nothing.
 if n > 0 and #ids > 0 then -- nothing that claims may be denied once tasks are finished
@@ -20,6 +20,7 @@ if n > 0 and #ids > 0 then -- nothing that claims may be denied once tasks are f
   need('ZRANGEBYSCORE', KEYS[1])
 end
 redis.call('ZCARD', KEYS[3]) -- check the type before the first write
+needGroups()
 local answers, first = {}, nil
 if #ids > 0 then answers, first = finishAll() end
 
@@ -44,6 +45,6 @@ if most > 0 then
   cut = further and #claimed < most
 end
 if limits then limits.spend(#claimed, #claimed) end
-wake(first)
+wake(earlier(first, earliestPromoted))
 local off, waiting, place = lookOut(#claimed)
 return { moreThan(#claimed, most, cut), leaseEnd, claimed, attempts, payloadList, table.concat(dues, ' '), answers, off, waiting, place }

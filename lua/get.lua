@@ -4,7 +4,7 @@
 -- then two per task, 500 tasks at most: id, the score with which it is left out, '' for none
 -- RETURNS { now, then of each: its number among them, score, attempt, payload, state as in cancel.lua, and what story says }. One that is not
 --         there has state 0; one with a score or state field not written by this library is left out
--- USES unpack, prelude, read, state, fields, payload
+-- USES unpack, prelude, read, state, groups, fields, payload
 -- RETRY readOnly: changes nothing.
 local reply, size, after = { text(now) }, 0, nil
 
@@ -12,6 +12,12 @@ local reply, size, after = { text(now) }, 0, nil
 local function show(id, score)
   local dead = not score and redis.call('ZSCORE', KEYS[3], id)
   if not score and not dead then
+    local field = redis.call('HGET', KEYS[4], id)
+    local at = waitsUntil(field)
+    if at then
+      local payload, read = payloadUpTo(ARGV[1], id)
+      return { text(at), '0' .. holdsOf(field), payload, 6, '', '', '', '' }, read
+    end
     local done = finite(redis.call('ZSCORE', KEYS[10], id))
     after = after or doneAfter(ARGV[2])
     if not done or done <= after then return { '0', '0', '', 0, '', '', '', '' }, 0 end

@@ -5,7 +5,7 @@
 --         error of one that has failed
 --         or: id, score, Unix seconds, what it counts as, payload of what comes next, ''
 -- RETURNS one number per task: 1 done   0 stale   2 gone   -1 a state field not written by this library; of these three, nothing changed
--- USES rights, prelude, wake, freed, failure, tally, fields
+-- USES rights, prelude, wake, freed, failure, tally, fields, groups
 -- RETRY idempotent: the first run uses up the receipt, so a second run changes nothing.
 local reply, first, counts = {}, nil, { retried = 0, done = 0, [''] = 0 }
 redis.call('ZCARD', KEYS[3]) -- check the types before the first write
@@ -34,6 +34,6 @@ for i = 1, #ARGV, 6 do
 end
 tally('retried', counts.retried)
 tally('done', counts.done)
-wake(first)
+wake(earlier(first, earliestPromoted))
 freed(#reply)
 return reply

@@ -2,7 +2,7 @@
 -- KEYS[3] the dead letters   KEYS[5] the leased tasks   KEYS[8] the queue's pause and limits   KEYS[12] see stock.lua
 -- ARGV[1] n, at most 250   ARGV[2] and ARGV[3] as bury's first two
 -- RETURNS { 1 if there may be more, -1 if a pause or limits keep more from being handed out, else 0; then per task: id, score, attempt and what it holds, payload }
--- USES unpack, rights, queue_idle, wake, read, limits, failure, tally, stock, trim, due
+-- USES unpack, rights, queue_idle, wake, read, limits, failure, tally, stock, groups, trim, due
 -- RETRY never: if the script runs twice, the second run removes other tasks.
 redis.call('ZCARD', KEYS[3]) -- check the types before the first write
 local leases = redis.call('ZCARD', KEYS[5])
@@ -18,6 +18,7 @@ local reply, removed, again = { most < n and #ready == most and -1 or more and 1
 for _, task in ipairs(ready) do
   removed[#removed + 1] = task.id
   if task.attempt > 0 then again[#again + 1] = task.id end
+  if groupOf(task.holds) then needGroups() end
   append(reply, task.id, task.score, string.format('%.0f', task.attempt) .. (task.holds or ''), task.payload or '')
 end
 if #removed > 0 then
@@ -27,7 +28,10 @@ if #removed > 0 then
   redis.call('HDEL', KEYS[2], unpack(removed))
   redis.call('HDEL', KEYS[4], unpack(removed))
   if leases > 0 then redis.call('ZREM', KEYS[5], unpack(removed)) end -- those that have run out
-  for _, task in ipairs(ready) do settle(task.id, task.holds, true) end
+  for _, task in ipairs(ready) do
+    settle(task.id, task.holds, true)
+    if KEYS[14] then leaveGroup(task.id, task.holds) end
+  end
   forgetErrors(again)
   tally('done', #removed)
 end

@@ -6,7 +6,7 @@
 -- ARGV[3] and ARGV[4] as bury's first two   ARGV[5] for how many seconds finished tasks are
 -- remembered, 0 for what others say; then what it may have said before
 -- RETURNS 1 if more are to be dropped or forgotten, else 0
--- USES unpack, prelude, done, sweep, trim
+-- USES unpack, prelude, wake, done, sweep, groups, trim
 -- RETRY idempotent: a second run drops and forgets some of what the first has left.
 redis.call('ZCARD', KEYS[1]) -- what is of another type is no queue
 redis.call('ZREMRANGEBYSCORE', KEYS[13], '-inf', text(now)) -- after this a full server accepts the rest
@@ -23,4 +23,6 @@ if age > 0 then
   more = forgetDone(age) or more
 end
 sweep()
+sweepGroups()
+wake(earliestPromoted)
 return more and 1 or 0

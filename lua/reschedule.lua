@@ -2,16 +2,26 @@
 -- has finished, the task is due again at that time.
 -- ARGV[1] id   ARGV[2] delay in seconds
 -- RETURNS 1 done   0 no such task   -1 a state field not written by this library
--- USES prelude, wake, failure, fields
+-- USES rights, prelude, wake, failure, state, groups, fields
 -- RETRY never: the task may have changed its state between two runs.
 local id, due = ARGV[1], now + tonumber(ARGV[2])
 local score = redis.call('ZSCORE', KEYS[1], id)
+local field = redis.call('HGET', KEYS[4], id)
+local at, group = waitsUntil(field), groupOf(holdsOf(field))
+if not score and at then
+  need('HSET', KEYS[4])
+  needGroups()
+  moveInGroup(group, id, at, due)
+  wake(earliestPromoted)
+  return 1
+end
 if not score then return 0 end
-local task = live(redis.call('HGET', KEYS[4], id))
+local task = live(field)
 score = finite(score)
 if not task or not score then return -1 end
 
 needAll()
+if group then needGroups() end
 redis.call('ZCARD', KEYS[5]) -- check its type before the first write
 local hadLease = task.lease or task.due
 local token = task.token
@@ -28,5 +38,6 @@ if hadLease then
   store(id, task, task.attempt)
   if task.attempt == 0 then forgetErrors({ id }) end
 end
-wake(due)
+if group then fillGroup(group) end
+wake(earlier(due, earliestPromoted))
 return 1

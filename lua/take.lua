@@ -14,15 +14,16 @@ clearGone(ids, scores, fields)
 
 local outcomes, known = { text(base + #ids * 0.000001) }, {}
 local new, states, stored, empty, to, first = {}, {}, {}, {}, 0, math.huge
-for _, take in ipairs(takes) do
-  local stock, n = stockOf(take.item, take.units), tonumber(take.units)
-  local holds = stock[take.units]
+for _, take in ipairs(extras) do
+  local units, item, restores = take[1], take[2], take[3] == '1'
+  local stock, n = stockOf(item, units), tonumber(units)
+  local holds = stock[units]
   local state = holds .. '::'
   for i = take.from, take.to do
     local id, outcome = ids[i], nil
     if known[id] or scores[i] or fields[i] then outcome = standing(holds, known[id], fields[i]) end
     if not outcome and within and isDone(id, scores[i], fields[i], done[i]) then outcome = 5 end
-    if not outcome and stock.left < n and not take.restores then outcome = 6 end
+    if not outcome and stock.left < n and not restores then outcome = 6 end
     outcomes[i + 1] = outcome or 1
     if not outcome then
       local payload = payloads[i] or ''

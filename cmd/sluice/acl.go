@@ -12,7 +12,7 @@ import (
 // What commands the program sends. Beside them, HELLO and AUTH are open to every user. The order
 // is that in which the rule is printed.
 var (
-	readCommands  = []string{"+evalsha", "+eval", "+ping", "+time", "+scan", "+type", "+exists", "+get", "+pttl", "+hget", "+hmget", "+hgetall", "+hlen", "+zcard", "+zcount", "+zrange", "+zrangebyscore", "+zscore", "+zmscore"}
+	readCommands  = []string{"+evalsha", "+eval", "+ping", "+time", "+scan", "+type", "+exists", "+get", "+pttl", "+hget", "+hmget", "+hgetall", "+hlen", "+zcard", "+zcount", "+zrange", "+zrangebyscore", "+zrangebylex", "+zlexcount", "+zscore", "+zmscore"}
 	writeCommands = []string{"+zadd", "+zrem", "+hset", "+hdel", "+set", "+del", "+unlink", "+rename", "+publish", "+hincrby", "+pexpire"}
 	// On a Cluster also these.
 	clusterCommands      = []string{"+cluster|slots", "+command", "+asking"}

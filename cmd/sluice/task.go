@@ -61,6 +61,9 @@ func (a *app) printTask(e sluice.TaskInfo, staff crew, payload bool, now time.Ti
 	if e.Take.Units > 0 {
 		line("holds", fmt.Sprintf("%d of %s", e.Take.Units, show(e.Take.Item)))
 	}
+	if e.Group != "" {
+		line("group", show(e.Group))
+	}
 	switch at := inspect.TimeOf(e); e.State {
 	case sluice.StateLeased:
 		line("leased", moment(e.LeasedSince)+", for "+spanSince(e.LeasedSince, now))

@@ -28,6 +28,8 @@ type taskJSON struct {
 	Attempt       int               `json:"attempt"`
 	Item          string            `json:"item,omitempty"` // of which it holds units
 	ItemBase64    string            `json:"item_base64,omitempty"`
+	Group         string            `json:"group,omitempty"`
+	GroupBase64   string            `json:"group_base64,omitempty"`
 	Units         int               `json:"units,omitempty"`
 	Due           *string           `json:"due"`
 	LeaseEnds     *string           `json:"lease_ends,omitempty"`
@@ -54,6 +56,7 @@ func toTaskJSON(e sluice.TaskInfo, o detail, staff crew) taskJSON {
 	if j.Units = e.Take.Units; j.Units > 0 {
 		j.Item, j.ItemBase64 = bytesField(e.Take.Item)
 	}
+	j.Group, j.GroupBase64 = bytesField(e.Group)
 	switch e.State {
 	case sluice.StateLeased:
 		j.LeaseEnds, j.LeasedSince, j.LeasedBy = jsonTime(e.LeaseEnds), jsonTime(e.LeasedSince), staff.holderJSON(e)

@@ -29,6 +29,7 @@ const (
 	Results  = ":results"  // of a queue: the results of these, and their attempts
 	Stock    = ":stock"    // of a queue: how many units there are of each item for sale, and are held and sold
 	Workers  = ":workers"  // of a queue: the workers that live
+	Groups   = ":groups"   // of a queue: which tasks of its groups are in play, and which wait
 	Wake     = ":wake"     // what the channels begin with on which waiters are notified, see lock_line.lua and queue_idle.lua
 	Canceled = ":canceled" // of a queue: the channel on which the IDs of cancelled tasks are published
 	Fence    = ":fence"    // of a lock: the last fence that was reserved

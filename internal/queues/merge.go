@@ -32,11 +32,14 @@ func (q *Queue) Enqueue(ctx context.Context, d store.Draft) (outcome int, err er
 	if d.Take.Units > 0 {
 		q.soldOut.learn(d.ID, d.Take, mark, outcome, err)
 	}
-	if outcome == store.OtherTake {
-		return 0, ErrOtherTake
+	if refused := refusals[outcome]; refused != nil {
+		return 0, refused
 	}
 	return outcome, err
 }
+
+// refusals are the errors of outcomes that are none.
+var refusals = map[int]error{store.OtherTake: ErrOtherTake, store.OtherGroup: ErrOtherGroup}
 
 func (q *Queue) enqueueRequest(t store.Enqueue) redisexec.Request {
 	args := q.newTasks(t.Rules(), 1, "0", 0)
@@ -92,8 +95,8 @@ func EnqueueBatch[O ~int](ctx context.Context, q *Queue, n int, task func(i int)
 			err = reply.Shortfall
 		}
 		for i, outcome := range done[max(len(done)-size, 0):] {
-			if outcome == store.OtherTake {
-				done[len(done)-size+i], err = 0, cmp.Or(err, ErrOtherTake)
+			if refused := refusals[int(outcome)]; refused != nil {
+				done[len(done)-size+i], err = 0, cmp.Or(err, refused)
 			}
 		}
 		if err != nil {

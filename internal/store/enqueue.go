@@ -36,6 +36,7 @@ type Draft struct {
 	At         time.Time
 	Duplicates string // the policy, as enqueue.lua knows it; "" for the queue's
 	Take       Take
+	Group      string
 }
 
 // Take is units of an item that a task takes.
@@ -51,7 +52,7 @@ func (d *Draft) Enqueue() Enqueue {
 	if d.At.IsZero() {
 		due = DueIn(d.Delay)
 	}
-	e := Enqueue{Due: due, ID: d.ID, Payload: Pack(d.Kind, d.Header, d.Payload), Duplicates: d.Duplicates}
+	e := Enqueue{Due: due, ID: d.ID, Payload: Pack(d.Kind, d.Header, d.Payload), Duplicates: d.Duplicates, Group: d.Group}
 	if d.Take.Units > 0 {
 		take := d.Take
 		e.Take = &take
@@ -66,39 +67,45 @@ type Enqueue struct {
 	Payload    string // with kind and header: see Pack
 	Duplicates string // as in a Draft
 	Take       *Take  // nil if it takes nothing
+	Group      string // "" for none
 }
 
 // Size returns how many bytes it has, about.
 func (t *Enqueue) Size() int { return len(t.ID) + len(t.Payload) }
 
 // Rules say which tasks one script can enqueue: those with the same ones.
-func (t *Enqueue) Rules() Rules { return Rules{t.Duplicates, t.Take != nil} }
+func (t *Enqueue) Rules() Rules { return Rules{t.Duplicates, t.Take != nil, t.Group != ""} }
 
 // Rules are what all tasks of a Batch have in common.
 type Rules struct {
 	Duplicates string // as in a Draft
 	Takes      bool
+	Grouped    bool
 }
 
 // String tells it from others.
 func (r Rules) String() string {
-	if r.Takes {
+	switch {
+	case r.Takes:
 		return r.Duplicates + ", takes"
+	case r.Grouped:
+		return r.Duplicates + ", grouped"
 	}
 	return r.Duplicates
 }
 
-// Batch is the arguments of enqueue.lua, or of take.lua if the tasks take units: groups of tasks, each
-// due so many microseconds after the one before it in its group, which take the same.
+// Batch is the arguments of enqueue.lua, take.lua or enqueue_group.lua: groups of tasks, each due so many
+// microseconds after the one before it in its group, which take the same, and are of the same Group.
 type Batch struct {
 	rules    Rules
 	args     []any
 	apart    int64
-	group    int   // the index in args of the group's number of IDs; 0 before the first group
-	next     Due   // when a further task of the group is due
-	take     Take  // what each of them takes
-	payloads []any // the group's, until it ends
-	filled   bool  // whether one of them is not empty
+	group    int    // the index in args of the group's number of IDs; 0 before the first group
+	next     Due    // when a further task of the group is due
+	take     Take   // what each of them takes
+	of       string // the tasks' group
+	payloads []any  // the group's, until it ends
+	filled   bool   // whether one of them is not empty
 }
 
 // The policies for duplicates that Go code tells from others; put.lua has all.
@@ -119,7 +126,7 @@ func (q *Queue) NewBatch(n int, r Rules, floor string, apart int64) *Batch {
 
 // Add adds a task, to the last group if it is due right then, and takes the same.
 func (b *Batch) Add(t *Enqueue) {
-	if b.group == 0 || t.Due != b.next || t.Take != nil && *t.Take != b.take {
+	if b.group == 0 || t.Due != b.next || t.Take != nil && *t.Take != b.take || t.Group != b.of {
 		b.addGroup(t)
 	}
 	b.next = t.Due.Plus(b.apart)
@@ -133,6 +140,9 @@ func (b *Batch) addGroup(t *Enqueue) {
 	b.endGroup()
 	b.group = len(b.args) + 1
 	b.args = append(b.args, t.Due.text(), nil, nil)
+	if b.of = t.Group; b.of != "" {
+		b.args = append(b.args, b.of)
+	}
 	if t.Take == nil {
 		return
 	}

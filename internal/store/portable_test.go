@@ -20,7 +20,7 @@ var (
 	luaFields  = strings.Fields("math.abs math.ceil math.floor math.huge math.max math.min redis.acl_check_cmd redis.call redis.pcall string.byte string.find " +
 		"string.format string.gmatch string.gsub string.len string.match string.rep string.sub table.concat table.insert table.remove table.sort")
 	luaCommands = strings.Fields("DECRBY DEL GET HDEL HGET HGETALL HINCRBY HLEN HMGET HSCAN HSET PEXPIRE PTTL PUBLISH PUBSUB SET SPUBLISH TIME UNLINK ZADD ZCARD ZCOUNT " +
-		"ZMSCORE ZRANGE ZRANGEBYSCORE ZREM ZREMRANGEBYSCORE ZSCORE")
+		"ZLEXCOUNT ZMSCORE ZRANGE ZRANGEBYLEX ZRANGEBYSCORE ZREM ZREMRANGEBYSCORE ZSCORE")
 )
 
 // unpacked is the line that names unpack as a global.

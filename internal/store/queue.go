@@ -1,6 +1,7 @@
 package store
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -42,10 +43,10 @@ type Queue struct {
 	counts []any // and the pause, the counts
 	done   []any // and what is done, with its results
 	stock  []any // and the stocks
-	all    []any // and the workers
+	all    []any // and the workers, the groups
 
-	// holds says that there are tasks which hold units. Scripts that end tasks are given the stocks then:
-	// a queue without them pays nothing for them.
+	// holds says that there are tasks which hold units, or are in groups. Scripts that end tasks are given
+	// the stocks and the groups then: a queue without them pays nothing for them.
 	holds atomic.Bool
 
 	wake, canceled string
@@ -62,7 +63,7 @@ func NewQueue(s *Scripts, key string, o QueueOptions) *Queue {
 	all := []any{key}
 	for _, ending := range []string{
 		keyspace.Tasks, keyspace.Dead, keyspace.State, keyspace.Leased, keyspace.Line, keyspace.Errors, keyspace.Paused, keyspace.Counts,
-		keyspace.Done, keyspace.Results, keyspace.Stock, keyspace.Workers,
+		keyspace.Done, keyspace.Results, keyspace.Stock, keyspace.Workers, keyspace.Groups,
 	} {
 		all = append(all, keyspace.Companion(key, ending))
 	}
@@ -108,6 +109,10 @@ func (q *Queue) Enqueue(tasks *Batch) redisexec.Request {
 		q.holds.Store(true)
 		return q.replicated(q.scripts.Take.Request(q.stock, tasks.arguments()...))
 	}
+	if tasks.rules.Grouped {
+		q.holds.Store(true)
+		return q.replicated(q.scripts.EnqueueGroup.Request(q.all, tasks.arguments()...))
+	}
 	keys := q.errors
 	if tasks.rules.Duplicates == Once {
 		keys = q.done
@@ -115,9 +120,9 @@ func (q *Queue) Enqueue(tasks *Batch) redisexec.Request {
 	return q.replicated(q.scripts.Enqueue.Request(keys, tasks.arguments()...))
 }
 
-// Holds notes that tasks hold units.
+// Holds notes that tasks hold units, or are in groups.
 func (q *Queue) Holds(tasks []Task) {
-	if !q.holds.Load() && slices.ContainsFunc(tasks, func(t Task) bool { return t.Take.Units > 0 }) {
+	if !q.holds.Load() && slices.ContainsFunc(tasks, func(t Task) bool { return t.Take.Units > 0 || t.Group != "" }) {
 		q.holds.Store(true)
 	}
 }
@@ -125,7 +130,7 @@ func (q *Queue) Holds(tasks []Task) {
 // ending are the keys for scripts that end tasks, except what is done.
 func (q *Queue) ending() []any {
 	if q.holds.Load() {
-		return q.stock
+		return q.all
 	}
 	return q.counts
 }
@@ -197,7 +202,7 @@ func (q *Queue) Extend(lease time.Duration, items ...Item) redisexec.Request {
 
 // Pop takes up to n due tasks out.
 func (q *Queue) Pop(n int) redisexec.Request {
-	r := q.replicated(q.scripts.Pop.Request(q.stock, append([]any{n}, q.bounds...)...))
+	r := q.replicated(q.scripts.Pop.Request(q.all, append([]any{n}, q.bounds...)...))
 	r.Mark = nil // where nothing is due, nothing was to be acknowledged
 	return r
 }
@@ -205,17 +210,17 @@ func (q *Queue) Pop(n int) redisexec.Request {
 // Cancel removes a task. If it is leased, its ID is published on the channel, which is as scripts
 // are given it.
 func (q *Queue) Cancel(id string, channel any) redisexec.Request {
-	return q.replicated(q.scripts.Cancel.Request(q.stock, id, channel))
+	return q.replicated(q.scripts.Cancel.Request(q.all, id, channel))
 }
 
 // Reschedule has a task due in d.
 func (q *Queue) Reschedule(id string, d time.Duration) redisexec.Request {
-	return q.replicated(q.scripts.Reschedule.Request(q.errors, id, Duration(d)))
+	return q.replicated(q.scripts.Reschedule.Request(q.all, id, Duration(d)))
 }
 
 // Revive puts dead letters back into the queue.
 func (q *Queue) Revive(ids []string) redisexec.Request {
-	return q.replicated(q.scripts.Revive.Request(q.errors, asArguments(ids)...))
+	return q.replicated(q.scripts.Revive.Request(q.all, asArguments(ids)...))
 }
 
 // Drop removes dead letters for good.
@@ -232,7 +237,7 @@ func asArguments(ids []string) []any {
 }
 
 // Purge removes all tasks.
-func (q *Queue) Purge() redisexec.Request { return q.replicated(q.scripts.Purge.Request(q.stock)) }
+func (q *Queue) Purge() redisexec.Request { return q.replicated(q.scripts.Purge.Request(q.all)) }
 
 // Payloads is up to how many bytes a payload is shown, as it is stored.
 type Payloads int
@@ -262,10 +267,16 @@ func (q *Queue) Get(p Payloads, tasks ...Wanted) redisexec.Request {
 // Cursor is where a list goes on. The zero value is its beginning, and its end.
 type Cursor struct{ Score, ID string }
 
+// WaitingCursor is where a list of tasks that wait goes on behind one.
+func WaitingCursor(group string, due float64, id string) Cursor {
+	return Cursor{Score: fmt.Sprintf("~%s\x00%016.0f%s", group, due*1e6, id)}
+}
+
 // Listing is what List shows.
 type Listing struct {
 	State    State
 	Payloads Payloads
+	Group    string // of those that wait; "" for all groups
 	Moves    string // "moves" for due versions, too, that wait behind a lease which has run out: no caller's page can begin behind one
 }
 
@@ -274,6 +285,9 @@ var listedKeys = [...]int{StateScheduled: 0, StateDue: 0, StateLeased: 4, StateD
 
 // List shows tasks in a state.
 func (q *Queue) List(l Listing, after Cursor, n int) redisexec.Request {
+	if l.State == StateWaiting {
+		return q.scripts.ListWaiting.Request(q.all, n, after.Score, l.Group, l.Payloads.argument())
+	}
 	keys := append(q.done, q.all[listedKeys[l.State]])
 	return q.scripts.List.Request(keys, n, after.Score, after.ID, int(l.State), l.Payloads.argument(), l.Moves, Duration(q.options.Retention))
 }
@@ -298,6 +312,7 @@ type Limits struct {
 	Running, Rate int
 	Per           time.Duration
 	Burst         int
+	PerGroup      int
 }
 
 // Limit sets the queue's limits.
@@ -307,7 +322,7 @@ func (q *Queue) Limit(l Limits) redisexec.Request { return q.replicated(q.limit(
 func (q *Queue) LimitIfUnset(l Limits) redisexec.Request { return q.limit(l, 1) }
 
 func (q *Queue) limit(l Limits, ifUnset int) redisexec.Request {
-	return q.scripts.Limit.Request(q.counts, l.Running, l.Rate, CeilMicros(l.Per), l.Burst, ifUnset)
+	return q.scripts.Limit.Request(q.counts, l.Running, l.Rate, CeilMicros(l.Per), l.Burst, l.PerGroup, ifUnset)
 }
 
 // Workers shows the workers that live.

@@ -17,6 +17,7 @@ const (
 	StateLeased
 	StateDead
 	StateDone
+	StateWaiting
 )
 
 // DecodePopped reads the answer to Pop: the tasks, whether there may be more, and whether a pause
@@ -64,7 +65,7 @@ func DecodeGot(value any, ids ...string) (now time.Time, found []Info, err error
 // DecodeState reads the answer to Cancel: where the task was.
 func DecodeState(value any) (State, error) {
 	r := newReader([]any{value})
-	s := State(r.between(int64(StateAbsent), int64(StateDone)))
+	s := State(r.between(int64(StateAbsent), int64(StateWaiting)))
 	if r.err() != nil {
 		return StateAbsent, r.err()
 	}
@@ -92,7 +93,7 @@ func DecodeChanged(value any, n int) (int, error) {
 type Stats struct {
 	Due, Scheduled, Leased, Dead             int64
 	Finished, Retried, Buried, Lost, Trimmed int64
-	Done                                     int64
+	Done, GroupWaiting                       int64
 	Workers, Waiting                         int
 	WorkerSeen, NextDue, PausedUntil         time.Time // zero if there is none
 	Lateness                                 time.Duration
@@ -117,8 +118,9 @@ func DecodeStats(value any) (s Stats, err error) {
 	worked, hasWorked := r.maybeScore()
 	s.Waiting, s.Done = int(r.int()), r.int()
 	s.Limits = Limits{
-		Running: int(r.int()), Rate: int(r.int()), Per: time.Duration(r.int()) * time.Microsecond, Burst: int(r.int()),
+		Running: int(r.int()), Rate: int(r.int()), Per: time.Duration(r.int()) * time.Microsecond, Burst: int(r.int()), PerGroup: int(r.int()),
 	}
+	s.GroupWaiting = r.int()
 	if r.err() != nil {
 		return Stats{}, r.err()
 	}

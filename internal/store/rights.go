@@ -51,6 +51,7 @@ var Rights = []Right{
 	{Queues, []string{keyspace.Canceled}, "PUBLISH key m; SUBSCRIBE key"},
 	{Queues, []string{keyspace.Stock}, "HINCRBY key f 1; HSET key f v; HGET key f; HMGET key f; HGETALL key; HDEL key f; HLEN key"},
 	{Queues, []string{keyspace.State}, "HSCAN key 0"},
+	{Queues, []string{keyspace.Groups}, "ZADD key 0 m; ZREM key m; ZCARD key; ZRANGEBYLEX key - +; ZLEXCOUNT key - +"},
 	{Operators, []string{""}, "UNLINK key"},
 	{Operators, []string{keyspace.Paused}, "SET key v; DEL key"},
 	{Replicas, []string{""}, "WAIT 1 1"},

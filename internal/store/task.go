@@ -18,7 +18,8 @@ type Task struct {
 	Score   float64   // its receipt
 	Due     time.Time // when it became due
 	Attempt int
-	Take    Take // what it holds
+	Take    Take   // what it holds
+	Group   string // that it is in; "" for none
 }
 
 // Info is a task as a script shows it, in any state. Its Score is its place in a list: when it is
@@ -48,7 +49,7 @@ func (r *reader) shown(state State) Info {
 func (r *reader) got(id string) Info {
 	score := r.score()
 	attempt, payload := r.part(), r.part()
-	t := r.standing(id, attempt, payload, State(r.between(0, int64(StateDone))))
+	t := r.standing(id, attempt, payload, State(r.between(0, int64(StateWaiting))))
 	t.Score = score
 	r.story(&t)
 	return t
@@ -82,14 +83,15 @@ func (r *reader) task(id string, attempt, payload any) (t Info) {
 	switch n := attempt.(type) {
 	case int64:
 		t.Attempt = int(n)
-	case string: // what the task holds may be behind it
+	case string: // what stands in front of its state field may be behind it
 		var err error
-		count, holds, _ := strings.Cut(n, "*")
+		count := n
+		if i := strings.IndexAny(n, "*@"); i >= 0 {
+			count = n[:i]
+			r.hanging(&t.Task, n[i:])
+		}
 		t.Attempt, err = strconv.Atoi(count)
 		r.bad = r.bad || err != nil
-		if holds != "" {
-			t.Take = r.take(holds)
-		}
 	default:
 		r.bad = true
 	}
@@ -105,13 +107,22 @@ func (r *reader) task(id string, attempt, payload any) (t Info) {
 	return t
 }
 
-// take reads what a task holds, as state.lua writes it behind its '*'.
-func (r *reader) take(holds string) (t Take) {
-	units, rest, _ := strings.Cut(holds, ",")
-	_, item, isItem := strings.Cut(rest, ":")
-	n, err := strconv.Atoi(units)
-	r.bad = r.bad || err != nil || n < 1 || !isItem
-	return Take{Item: item, Units: n}
+// hanging reads what stands in front of a state field: see state.lua.
+func (r *reader) hanging(t *Task, front string) {
+	sign, rest := front[0], front[1:]
+	if sign == '*' {
+		units, after, _ := strings.Cut(rest, ",")
+		n, err := strconv.Atoi(units)
+		r.bad = r.bad || err != nil || n < 1
+		t.Take.Units, rest = n, after
+	}
+	_, name, isName := strings.Cut(rest, ":")
+	r.bad = r.bad || !isName
+	if sign == '*' {
+		t.Take.Item = name
+	} else {
+		t.Group = name
+	}
 }
 
 // Answer is what a script says of one claimed task: of its lease, or of what was to become of it.
@@ -229,13 +240,14 @@ func (x *Exchanged) Cut(n int) Exchanged {
 }
 
 // The outcomes of an enqueued task, as enqueue.lua counts them.
-const firstOutcome, lastOutcome = 1, 7
+const firstOutcome, lastOutcome = 1, 8
 
-// The outcomes of tasks that take units. The task of an ID to which OtherTake applies holds nothing,
-// or units of another item.
+// The outcomes of tasks that take units, or are in groups. The task of an ID to which OtherTake applies
+// holds nothing, or units of another item; that of OtherGroup is in no group, or in another one.
 const (
-	SoldOut   = 6
-	OtherTake = 7
+	SoldOut    = 6
+	OtherTake  = 7
+	OtherGroup = 8
 )
 
 // AppendOutcomes decodes the time from which the delays of the batch's next script count at the

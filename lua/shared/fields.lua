@@ -1,6 +1,6 @@
 -- DEFINES needAll, live, fieldOf, store, leased, unlike, resolve, stateOf, move, match, held
 -- DEFINES staleOrGone, unbury, buryAll, bury, giveback
--- USES unpack, rights, prelude, failure, state
+-- USES unpack, rights, prelude, failure, state, groups
 -- For the scripts that read or write state fields.
 --   KEYS[5] the leased tasks: zset, id -> lease end, the one in the state field. What has passed does not
 --   count. A foreign client that writes only KEYS[1] leaves an entry here, which counts until then.
@@ -137,6 +137,7 @@ local function buryAll(buried)
     redis.call('ZREM', KEYS[5], unpack(ids))
     redis.call('HSET', KEYS[4], unpack(fields))
     forgetErrors(ids)
+    for i = from, KEYS[14] and math.min(from + 249, #buried) or 0 do leaveGroup(buried[i].id, buried[i].holds) end
   end
   return #buried
 end
@@ -157,5 +158,7 @@ local function giveback(id, task, attempt, score)
   redis.call('ZREM', KEYS[5], id)
   store(id, task, attempt)
   unbury(id, task)
+  local group = groupOf(task.holds)
+  if group and KEYS[14] then fillGroup(group) end -- a version that has taken over may be due later than one that waits
   return score
 end

@@ -1,5 +1,5 @@
 -- DEFINES finishAll
--- USES unpack, rights, read, failure, tally, plain, state, fields, stock
+-- USES unpack, rights, read, failure, tally, plain, state, groups, fields, stock
 -- For exchange: tasks that are not plain.
 
 -- Finishes the tasks of all groups: removes each whose receipt is valid, or lets its waiting
@@ -32,7 +32,10 @@ local function finishAll()
     end
   end
   for j, answer in ipairs(#finished > 0 and finish(finished, place, function(j) return counted[j] end) or {}) do reply[place[j]] = answer end
-  for _, holder in ipairs(holders) do settle(holder[1], holder[2], not discards) end
+  for _, holder in ipairs(holders) do
+    settle(holder[1], holder[2], not discards)
+    if KEYS[14] then leaveGroup(holder[1], holder[2]) end
+  end
   forgetErrors(again)
   tally('done', done)
   return reply, first

@@ -1,7 +1,7 @@
 -- DEFINES limits, readLimits
 -- USES unpack, prelude
 -- For the scripts that heed a queue's pause and its limits. KEYS[8] has them, and is missing where there is neither:
--- '<until> <running> <rate> <per> <burst> <spent>', each 0 for none. A burst without a rate: none is wanted. until is when a pause ends, and spent until when tokens of the rate are,
+-- '<until> <running> <rate> <per> <burst> <spent>', or with ' <per group>' before the last one, each 0 for none. A burst without a rate: none is wanted. until is when a pause ends, and spent until when tokens of the rate are,
 -- by the generic cell rate algorithm (ITU-T I.371); times are in microseconds, and 9e15 is never. Any other text is a pause.
 local limits
 
@@ -9,9 +9,9 @@ local limits
 local function readLimits()
   local has = redis.call('GET', KEYS[8])
   if not has then return end
-  local kept, ends, running, rate, per, burst, spent = string.match(has, '^((%d+) (%d+) (%d+) (%d+) (%d+) )(%d+)$')
+  local kept, ends, running, rate, per, burst, group, spent = string.match(has, '^((%d+) (%d+) (%d+) (%d+) (%d+) ?(%d*) )(%d+)$')
   if tonumber(rate or 0) > 0 and (tonumber(per) == 0 or tonumber(burst) == 0) then ends, running, rate = nil, nil, nil end
-  limits = { ends = tonumber(ends or 9e15), running = tonumber(running or 0), rate = tonumber(rate or 0), per = tonumber(per or 0), burst = tonumber(burst or 0), spent = tonumber(spent or 0) }
+  limits = { ends = tonumber(ends or 9e15), running = tonumber(running or 0), rate = tonumber(rate or 0), per = tonumber(per or 0), burst = tonumber(burst or 0), group = tonumber(group or 0) or 0, spent = tonumber(spent or 0) }
   if limits.rate > 0 and limits.spent > us + limits.burst * limits.per / limits.rate + 1 then limits.spent = us + (limits.burst - 1) * limits.per / limits.rate end -- the clock was ahead
 
   -- Returns how many of n tasks may be handed out, to be leased unless pops is true. The leases of ids, if there are any, end before.

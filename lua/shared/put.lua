@@ -1,4 +1,4 @@
--- DEFINES first, enqueue
+-- DEFINES first, enqueue, setPayload, supersedes
 -- USES prelude, failure, state, fields, once
 -- For enqueue, with its arguments.
 redis.call('ZCARD', KEYS[5]) -- check its type before the first write
@@ -24,12 +24,13 @@ local function put(id, due, payload, field)
   if not first or due < first then first = due end
 end
 
--- Adds or updates a task with the given score and state field, nil or false if it has none.
+-- Adds or updates a task with the given score and state field, nil or false if it has none. A task that holds units, or is in a group, is
+-- kept, unless holds says that.
 -- Returns the outcome.
-local function enqueue(id, due, payload, score, field)
+local function enqueue(id, due, payload, score, field, holds)
   score = finite(score)
   local task = decode(field) or { attempt = 0 }
-  if task.holds and (score or isDead(id, field)) then return 3 end
+  if task.holds and task.holds ~= holds and (score or task.due and not task.lease or isDead(id, field)) then return 3 end
   if not score then
     put(id, due, payload, field)
     if task.dead then redis.call('ZREM', KEYS[3], id) end

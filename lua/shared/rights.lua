@@ -5,7 +5,7 @@
 -- Redis 8.6 wants as many words as the command takes: three, or else three and more.
 local function may(command, key)
   if not redis.acl_check_cmd then return true end
-  if command == 'SPUBLISH' or command == 'ZSCORE' then return redis.acl_check_cmd(command, key, '') end
+  if command == 'SPUBLISH' or command == 'ZSCORE' or command == 'HGET' then return redis.acl_check_cmd(command, key, '') end
   return redis.acl_check_cmd(command, key, '', '')
 end
 

@@ -6,7 +6,7 @@
 local function clearGone(ids, scores, fields)
   local cleared = {}
   for i, id in ipairs(ids) do
-    if fields[i] and not scores[i] and (cleared[id] or not redis.call('ZSCORE', KEYS[3], id)) then
+    if fields[i] and string.byte(fields[i], 1) ~= 64 and not scores[i] and (cleared[id] or not redis.call('ZSCORE', KEYS[3], id)) then
       if not cleared[id] then
         need('HDEL', KEYS[4])
         need('HINCRBY', KEYS[12])

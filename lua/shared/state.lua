@@ -12,7 +12,7 @@
 --             written: 1 to 128 printable ASCII characters, no space and no ':'
 -- A dead letter's state field is '<attempt>:dead:<reason>'.
 -- A task that was never claimed has none, unless it holds units of a stock: then '*<units>,<bytes of the item>:<item>' stands in front
--- of its state field from its enqueue to its end. The payload stands apart, so that nothing except
+-- of its state field from its enqueue to its end. Likewise '@<bytes of the group>:<group>' if it is in a group. The payload stands apart, so that nothing except
 -- an enqueue writes it, and only what hands a task out reads it.
 
 -- Returns a state field of these parts: numbers, and texts as they are written. claimant begins with its ':', or is ''.
@@ -25,10 +25,11 @@ end
 -- Returns the state field of a dead letter.
 local function encodeDead(attempt, reason) return string.format('%.0f:dead:', attempt) .. reason end
 
--- Returns what stands in front of a state field of a task that holds units; nil if it holds none.
+-- Returns what stands in front of a state field of a task that holds units, or is in a group; nil of another one.
 local function holdsOf(field)
-  if not field or string.byte(field, 1) ~= 42 then return nil end
-  local _, last, length = string.find(field, '^%*%d+,(%d+):')
+  local kind = field and string.byte(field, 1)
+  if kind ~= 42 and kind ~= 64 then return nil end
+  local _, last, length = string.find(field, kind == 42 and '^%*%d+,(%d+):' or '^@(%d+):')
   return last and string.sub(field, 1, last + tonumber(length))
 end
 

@@ -8,7 +8,7 @@
 -- what is longer than an ID, so that no later task of that ID gets them.
 local function settle(id, field, isSold)
   local holds = holdsOf(field)
-  if not holds then return end
+  if not holds or string.byte(holds, 1) ~= 42 then return end
   if not KEYS[12] then
     if isSold then id = string.rep('.', 513) .. text(now) .. id end
     while isSold and redis.call('HGET', KEYS[4], id) do id = '.' .. id end -- the clock was set back

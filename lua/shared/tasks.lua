@@ -1,10 +1,10 @@
--- DEFINES ids, payloads, entries, earliest, filled, takes
+-- DEFINES ids, payloads, entries, earliest, filled, extras
 -- USES prelude, new
 -- For the scripts that enqueue: their arguments, from ARGV[3] on.
 
 -- The tasks: their IDs, their payloads if they have any, and their scores and IDs as ZADD takes them.
 local ids, payloads, entries, earliest = {}, {}, {}, nil
-local takes = {} -- for take, of each group what one of its tasks takes
+local extras = {} -- for take and enqueue_group, of each group of arguments what they have before its IDs, and which IDs these are
 
 -- Appends tasks with these IDs, the first of which is due at this time, each so many microseconds
 -- after the one before. The scores are what text writes, without a look at each.
@@ -26,12 +26,12 @@ local function appendGroup(due, from, to, apart)
   end
 end
 
-local at, filled = 4, false
+local at, filled, more = 4, false, KEYS[14] and 1 or KEYS[12] and 3 or 0
 while ARGV[at] do
   local due, count, payloadCount, before = dueAt(ARGV[at]), tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), #ids
-  if KEYS[12] then
-    takes[#takes + 1] = { units = ARGV[at + 3], item = ARGV[at + 4], restores = ARGV[at + 5] == '1', from = before + 1, to = before + count, due = due }
-    at = at + 3
+  if more > 0 then
+    extras[#extras + 1] = { ARGV[at + 3], ARGV[at + 4], ARGV[at + 5], from = before + 1, to = before + count, due = due }
+    at = at + more
   end
   appendGroup(due, at + 3, at + 2 + count, tonumber(ARGV[3]))
   at = at + 3 + count

@@ -227,7 +227,7 @@ func TestLimits_AnyOtherTextIsAPause(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		ctx := b.Context()
 		enqueueMany(b, 0, 3)
-		for _, text := range []string{"1", "", "x", "0 1", "0 0 5 0 1 0", "0 0 10 1000000 0 0", "0 3 0 0 0 0 0", "0 3 0 0 0 nan", "-1 3 0 0 0 0"} {
+		for _, text := range []string{"1", "", "x", "0 1", "0 0 5 0 1 0", "0 0 10 1000000 0 0", "0 3 0 0 0 0 0 0", "0 3 0 0 0 nan", "-1 3 0 0 0 0"} {
 			require.NoError(b, b.RDB.Set(ctx, "{"+b.Key+"}:paused", text, 0).Err())
 			require.True(b, b.Stats().Paused, text)
 			require.Empty(b, b.Claim(1, time.Hour), text)

@@ -106,6 +106,8 @@ func ofQueues() []operation {
 		{"enqueue a known one, payload removed", enqueue(sluice.Task{ID: "later", Delay: far})},
 		{"enqueue a dead one, no payload", enqueue(sluice.Task{ID: "dead", Delay: far})},
 		{"enqueue one that was put back, no payload", enqueue(sluice.Task{ID: "back", Delay: far})},
+		{"enqueue in a group", enqueue(sluice.Task{ID: "first", Group: "g", Payload: p, Delay: far}, sluice.Task{ID: "second", Group: "g", Delay: 2 * far},
+			sluice.Task{ID: "third", Group: "g", Delay: far / 2})},
 		{"claim all", func(ctx context.Context, g *guarded) (any, error) { return g.queue.Claim(ctx, 99, time.Hour) }},
 		{"pop all", func(ctx context.Context, g *guarded) (any, error) { return g.queue.Pop(ctx, 99) }},
 		{"peek at all", func(ctx context.Context, g *guarded) (any, error) { return g.queue.Peek(ctx, 99) }},
