@@ -37,8 +37,9 @@ var (
 	// ones.
 	ErrStale = queues.ErrStale
 
-	// ErrNotFound says that the queue has no such task. Only Get returns it: Cancel returns
-	// StateAbsent, Reschedule returns false, and Revive and Drop do not count the ID.
+	// ErrNotFound says that the queue has no such task, or no stock of an item. Only Get and Stock
+	// return it: Cancel returns StateAbsent, Reschedule returns false, and Revive and Drop do not
+	// count the ID.
 	ErrNotFound = queues.ErrNotFound
 
 	// ErrUnknown says that a command was sent and its reply lost, so that it may have
@@ -66,8 +67,9 @@ var (
 	ErrUnderReplicated = redisexec.ErrUnderReplicated
 
 	// ErrInvalid says that the program is wrong: a bad argument, option or field; a call at a time
-	// when it is not allowed, such as SetConcurrency before Run; or WithPermits with another number
-	// than the holders of that name gave. Nothing was changed. Only for WithPermits was anything
+	// when it is not allowed, such as SetConcurrency before Run; WithPermits with another number than
+	// the holders of that name gave; or a Take or Group other than that of the task which has the ID.
+	// Nothing was changed, except by other tasks of an EnqueueBatch. Only for the last two was anything
 	// sent.
 	ErrInvalid = store.ErrInvalid
 

@@ -84,7 +84,12 @@ the sale of an item: nothing is left of it, and what tasks hold is counted on.`,
 	})
 	change("delete QUEUE ITEM", "End the sale of an item", 2, func(args []string) (func(context.Context, *sluice.Queue) error, error) {
 		item, err := a.argument(args[1])
-		return func(ctx context.Context, q *sluice.Queue) error { return q.DeleteStock(ctx, item) }, err
+		return func(ctx context.Context, q *sluice.Queue) error {
+			if _, err := q.Stock(ctx, item); err != nil { // a typing mistake, perhaps
+				return err
+			}
+			return q.DeleteStock(ctx, item)
+		}, err
 	})
 	return c
 }

@@ -68,8 +68,8 @@ func (q *Queue) Wait(ctx context.Context) error { return q.watcher.Wait(ctx, q.O
 var (
 	// ErrStale says that a receipt is no longer good: see the root's.
 	ErrStale = errors.New("stale receipt")
-	// ErrNotFound says that there is no such task.
-	ErrNotFound = errors.New("no such task")
+	// ErrNotFound says that there is no such task, or stock.
+	ErrNotFound = errors.New("not found")
 	// ErrOtherTake says that a task of that ID holds other units, or none.
 	ErrOtherTake = fmt.Errorf("%w: Take: there is a task of that ID that holds units of another Item, or none", store.ErrInvalid)
 	// ErrOtherGroup says that a task of that ID is in another group, or in none.

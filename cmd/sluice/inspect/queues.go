@@ -48,7 +48,7 @@ func Queues(ctx context.Context, rdb redis.UniversalClient, o Options) ([]string
 // endings of the keys beside a queue's main key.
 var endings = []string{
 	keyspace.Tasks, keyspace.State, keyspace.Dead, keyspace.Leased, keyspace.Paused, keyspace.Errors,
-	keyspace.Counts, keyspace.Workers, keyspace.Done, keyspace.Results,
+	keyspace.Counts, keyspace.Workers, keyspace.Done, keyspace.Results, keyspace.Stock, keyspace.Groups,
 }
 
 // ownerOf returns the main key of the queue that has a key, and whether the key is another than
