@@ -91,6 +91,7 @@ func (s shell) ruleOf(args ...string) []string {
 func TestACL_AViewerLooksAndChangesNothing(t *testing.T) {
 	s := newStage(t)
 	s.reset()
+	require.NoError(t, s.rdb.HSet(t.Context(), "{Queue:orders}:stock", "total:phone", 1).Err())
 	viewer := s.become("viewer", s.ruleOf())
 	for _, line := range looking {
 		viewer.ok(strings.Fields(line)...)
