@@ -34,3 +34,30 @@ func TestLooker_AResultThatIsNotReadBlocksNothing(t *testing.T) {
 	l.cancel(w)
 	require.False(t, (<-w.found).head.Failed)
 }
+
+// TestLooker_LooksApartForAMinute where a server has refused one script for several queues, as one does
+// whose access rules forbid one of them.
+func TestLooker_LooksApartForAMinute(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Mini(t).Client(t)
+	name := redistest.Name(t)
+	client := newClient(rdb, scripts)
+	l := &client.looker
+	var watches []*watch
+	for _, key := range []string{name + "0", name + "1"} {
+		watches = append(watches, &watch{watcher: client.Watcher(queueNamed(key), time.Second), found: make(chan lookResult, 1)})
+	}
+	isApart := func(now time.Time) bool {
+		for _, w := range watches {
+			l.planned[w] = now
+		}
+		_, apart, _ := l.due(now)
+		return apart
+	}
+	l.planned, l.underWay = map[*watch]time.Time{}, map[*watch]bool{}
+	now := time.Now()
+	require.False(t, isApart(now))
+	l.lookApart()
+	require.True(t, isApart(now.Add(apartFor-time.Second)))
+	require.False(t, isApart(now.Add(apartFor+time.Minute)))
+}

@@ -452,6 +452,34 @@ func TestWatcher_MakesSureOfItsPlace(t *testing.T) {
 	})
 }
 
+// TestWatcher_LooksAfterAPopThatWasHeldBack: a look says for how long pause or limits keep the others.
+func TestWatcher_LooksAfterAPopThatWasHeldBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for _, isLimited := range []bool{false, true} {
+			w := unwatched()
+			w.outlook = outlook{known: true, lookAt: time.Now().Add(time.Hour)}
+			w.Popped(true, isLimited)
+			require.Equal(t, !isLimited, w.outlook.known)
+		}
+	})
+}
+
+// TestWatcher_LooksAnewAfterItHasPassedOn: what it knew was known in line, which it leaves.
+func TestWatcher_LooksAnewAfterItHasPassedOn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := unwatched()
+		w.place, w.aloneSince = store.InLine, time.Now()
+		w.outlook = outlook{known: true, lookAt: time.Now().Add(time.Hour)}
+		later := time.Now().Add(time.Hour)
+		_, what := w.alone(later)
+		require.Equal(t, passOn, what)
+		require.False(t, w.outlook.known)
+		require.Equal(t, store.Out, w.place)
+	})
+}
+
 // TestWatcher_NotesWhetherACallerMakesUseOfWhatItWasTold: else others are told.
 func TestWatcher_NotesWhetherACallerMakesUseOfWhatItWasTold(t *testing.T) {
 	t.Parallel()
