@@ -48,7 +48,7 @@ var queueGauges = []struct {
 // at once, for two seconds at most. It ends with Unregister. Observe a queue in one process, or all
 // of them report the same numbers.
 //
-//	sluice.queue.tasks          tasks by sluice.task.state: due, scheduled, leased, dead, and done: finished ones that are remembered
+//	sluice.queue.tasks          tasks by sluice.task.state: due, scheduled, leased, dead, done: finished ones that are remembered; and waiting: in their groups
 //	sluice.queue.lateness       for how long the first due task has been due, in seconds
 //	sluice.queue.finished       tasks that were finished, a counter, as are the next four: see sluice.Stats
 //	sluice.queue.retried        tasks that failed and are to be tried again
@@ -85,6 +85,7 @@ func (t *Telemetry) Observe(queues ...*sluice.Queue) (metric.Registration, error
 			of := []attribute.KeyValue{system, semconv.MessagingDestinationName(valid(q.Name()))}
 			for state, n := range map[sluice.State]int64{
 				sluice.StateDue: s.Due, sluice.StateScheduled: s.Scheduled, sluice.StateLeased: s.Leased, sluice.StateDead: s.Dead, sluice.StateDone: s.Done,
+				sluice.StateWaiting: s.GroupWaiting,
 			} {
 				o.ObserveInt64(tasks, n, metric.WithAttributes(append(of, keyState.String(state.String()))...))
 			}

@@ -56,7 +56,7 @@ const (
 func (s *selection) addTo(f *pflag.FlagSet, states []sluice.State) {
 	f.BoolVar(&s.all, "all", false, "all tasks that are in the state and match, instead of IDs; their number is asked back")
 	if len(states) != 1 {
-		usage := "with --all: due, scheduled, leased, dead or done"
+		usage := "with --all: due, scheduled, leased, dead, done or waiting"
 		if len(states) > 0 {
 			usage = fmt.Sprintf("with --all: due, scheduled or leased (%s if not given)", states[0])
 		}

@@ -46,7 +46,8 @@ type queueJSON struct {
 	Paused          bool        `json:"paused"`
 	PausedUntil     *string     `json:"paused_until"`
 	Limits          *limitsJSON `json:"limits"`
-	Waiting         int         `json:"waiting"` // how many clients wait for tasks
+	Waiting         int         `json:"waiting"`       // how many clients wait for tasks
+	GroupWaiting    int64       `json:"group_waiting"` // how many tasks wait in their groups
 	Error           string      `json:"error,omitempty"`
 }
 
@@ -62,7 +63,7 @@ func (r queueRow) json() queueJSON {
 		Lost: r.stats.Lost, Trimmed: r.stats.Trimmed, Rates: r.rates,
 		Workers: r.stats.Workers, WorkerSeen: jsonTime(r.stats.WorkerSeen),
 		LatenessSeconds: r.stats.Lateness.Seconds(), NextDue: jsonTime(r.stats.NextDue), Paused: r.stats.Paused, PausedUntil: jsonTime(r.stats.PausedUntil),
-		Limits: toLimitsJSON(r.stats), Waiting: r.stats.Waiting,
+		Limits: toLimitsJSON(r.stats), Waiting: r.stats.Waiting, GroupWaiting: r.stats.GroupWaiting,
 	}
 	j.Name, j.NameBase64 = bytesField(r.name)
 	if r.err != nil {
@@ -233,6 +234,9 @@ func (r queueRow) notes(now time.Time) string {
 	}
 	if r.stats.Trimmed > 0 {
 		notes = append(notes, inspect.Count(r.stats.Trimmed)+" trimmed")
+	}
+	if r.stats.GroupWaiting > 0 {
+		notes = append(notes, inspect.Count(r.stats.GroupWaiting)+" wait in groups")
 	}
 	if r.stats.Done > 0 {
 		notes = append(notes, inspect.Count(r.stats.Done)+" done")

@@ -119,11 +119,11 @@ func headerOf(e sluice.TaskInfo) string {
 }
 
 // The states in which a task can be listed.
-var listed = map[string]sluice.State{"due": sluice.StateDue, "scheduled": sluice.StateScheduled, "leased": sluice.StateLeased, "dead": sluice.StateDead, "done": sluice.StateDone}
+var listed = map[string]sluice.State{"due": sluice.StateDue, "scheduled": sluice.StateScheduled, "leased": sluice.StateLeased, "dead": sluice.StateDead, "done": sluice.StateDone, "waiting": sluice.StateWaiting}
 
 // otherWords are what other queues, such as asynq, call these states.
 var otherWords = map[string][]string{
-	"due": {"pending", "ready", "waiting"}, "scheduled": {"retry", "delayed"}, "leased": {"active", "running"}, "dead": {"archived", "failed", "buried"},
+	"due": {"pending", "ready"}, "scheduled": {"retry", "delayed"}, "leased": {"active", "running"}, "dead": {"archived", "failed", "buried"},
 	"done": {"completed", "finished", "succeeded"},
 }
 
@@ -136,7 +136,7 @@ func stateNamed(name string) (sluice.State, error) {
 	for state := range listed {
 		states.AddCommand(&cobra.Command{Use: state, SuggestFor: otherWords[state], Run: func(*cobra.Command, []string) {}})
 	}
-	return state, usagef("--state is due, scheduled, leased, dead or done%s", didYouMean(states, name))
+	return state, usagef("--state is due, scheduled, leased, dead, done or waiting%s", didYouMean(states, name))
 }
 
 // filter says which tasks are meant.
@@ -193,6 +193,7 @@ type lsOptions struct {
 	after          string
 	older          time.Duration
 	payload, wide  bool
+	group          string
 }
 
 func (o lsOptions) detail() detail { return detail{payload: o.payload, header: o.wide} }
@@ -201,7 +202,7 @@ func (a *app) lsCommand() *cobra.Command {
 	var o lsOptions
 	c := &cobra.Command{
 		Use: "ls QUEUE", Aliases: []string{"list", "tasks"}, SuggestFor: []string{"task"}, Short: "List the tasks of a queue that are in one state",
-		Long: `List the tasks of a queue that are in one state: due, scheduled, leased, dead or done. They come in the order
+		Long: `List the tasks of a queue that are in one state: due, scheduled, leased, dead, done or waiting. They come in the order
 in which they are due, their leases end, they have died or were finished. --after goes on where a list has ended.
 
 Scheduled are also those that have failed and are tried again: FAILED AGO is when they did, LAST ERROR why. A leased one is with a Worker (its
@@ -210,6 +211,8 @@ lives: its tasks are handed out again when their leases end.
 
 Done are those that were finished and are remembered, where the queue has a retention (WithRetention). What their handlers have recorded
 as their results is shown with --payload alone.
+
+Waiting are those that wait in their groups until others are done. They come by group; --group shows one.
 
 --older 5m lists only tasks that are due, leased, dead or done for longer than five minutes; of scheduled ones, those that failed longer ago than that.`,
 		Example: `  sluice ls orders --state dead --reason "connection refused"
@@ -220,7 +223,8 @@ as their results is shown with --payload alone.
 		RunE: func(cmd *cobra.Command, args []string) error { return a.ls(cmd.Context(), args[0], o) },
 	}
 	f := c.Flags()
-	f.StringVar(&o.state, "state", "due", "due, scheduled, leased, dead or done")
+	f.StringVar(&o.state, "state", "due", "due, scheduled, leased, dead, done or waiting")
+	f.StringVar(&o.group, "group", "", "only tasks of this group that wait")
 	f.StringVar(&o.filter.reason, "reason", "", "only tasks whose reason or last error contains this text")
 	f.DurationVar(&o.older, "older", 0, "only tasks that are due, leased, dead or done for longer, or failed longer ago")
 	f.StringVar(&o.filter.id, "id", "", "only tasks whose ID contains this text")
@@ -242,6 +246,9 @@ func (a *app) ls(ctx context.Context, queue string, o lsOptions) error {
 	}
 	if o.limit < 1 || o.limit > 10_000 {
 		return usagef("--limit is 1 to 10000; --after goes on behind")
+	}
+	if o.group != "" && state != sluice.StateWaiting {
+		return usagef("--group is for --state waiting")
 	}
 	if o.older < 0 {
 		return usagef("--older is a length of time: 90s, 5m, 24h")
@@ -285,7 +292,11 @@ func find(ctx context.Context, q *sluice.Queue, state sluice.State, after sluice
 		if !o.filter.isSet() {
 			n = min(n, o.limit-len(found))
 		}
-		page, err := q.List(ctx, state, after, n, o.detail().options()...)
+		options := o.detail().options()
+		if o.group != "" {
+			options = append(options, sluice.InGroup(o.group))
+		}
+		page, err := q.List(ctx, state, after, n, options...)
 		if err != nil {
 			return found, "", err
 		}
@@ -312,7 +323,11 @@ func find(ctx context.Context, q *sluice.Queue, state sluice.State, after sluice
 
 // place names a task in a list, for --after.
 func place(e sluice.TaskInfo) string {
-	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatFloat(inspect.Place(e), 'g', -1, 64) + ":" + e.ID))
+	id := e.ID
+	if e.State == sluice.StateWaiting { // a group has no zero byte
+		id = e.Group + "\x00" + id
+	}
+	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatFloat(inspect.Place(e), 'g', -1, 64) + ":" + id))
 }
 
 func readPlace(s sluice.State, text string) (t sluice.TaskInfo, err error) {
@@ -327,6 +342,11 @@ func readPlace(s sluice.State, text string) (t sluice.TaskInfo, err error) {
 	}
 	if err != nil || !found || id == "" {
 		return t, usagef("--after is not what a list has named as its end")
+	}
+	if group, name, isIn := strings.Cut(id, "\x00"); isIn && s == sluice.StateWaiting {
+		t = inspect.At(s, score, name)
+		t.Group = group
+		return t, nil
 	}
 	return inspect.At(s, score, id), nil
 }
@@ -360,7 +380,7 @@ func (a *app) printTasks(state sluice.State, found []sluice.TaskInfo, o lsOption
 	}
 	titles := map[sluice.State][2]string{
 		sluice.StateDue: {"due", "for"}, sluice.StateScheduled: {"due", "in"}, sluice.StateLeased: {"lease ends", "in"}, sluice.StateDead: {"died", "ago"},
-		sluice.StateDone: {"done", "ago"},
+		sluice.StateDone: {"done", "ago"}, sluice.StateWaiting: {"due", "in"},
 	}[state]
 	add(titles[0], func(e sluice.TaskInfo) any { return moment(inspect.TimeOf(e)) })
 	columns = append(columns, column[sluice.TaskInfo]{titles[1], true, func(e sluice.TaskInfo) any {
@@ -375,6 +395,9 @@ func (a *app) printTasks(state sluice.State, found []sluice.TaskInfo, o lsOption
 	} else if has(func(e sluice.TaskInfo) bool { return !e.FailedAt.IsZero() }) {
 		add("failed ago", func(e sluice.TaskInfo) any { return spanSince(e.FailedAt, now) })
 		add("last error", func(e sluice.TaskInfo) any { return cut(lastError(e), 80, o.wide) })
+	}
+	if has(func(e sluice.TaskInfo) bool { return e.Group != "" }) {
+		add("group", func(e sluice.TaskInfo) any { return show(e.Group) })
 	}
 	if has(func(e sluice.TaskInfo) bool { return e.Kind != "" }) {
 		add("kind", func(e sluice.TaskInfo) any { return show(e.Kind) })
