@@ -86,7 +86,7 @@ func (s *soldOut) knows(id string, take store.Take) (known bool, mark int) {
 		return false, s.forgotten
 	}
 	switch now := time.Now(); {
-	case now.Before(r.until), now.Before(r.last) && take.Units > r.units: // the answer to one that takes more says less
+	case now.Before(r.until):
 		return true, 0
 	case now.Before(r.last):
 		r.until = r.last // this caller asks
@@ -114,7 +114,7 @@ func (s *soldOut) learn(id string, take store.Take, mark, outcome int, err error
 	switch {
 	case outcome != store.SoldOut:
 		delete(s.items, take.Item)
-	case mark == s.forgotten && (take.Units <= old.units || !now.Before(old.last)):
+	case mark == s.forgotten && (take.Units <= old.units || !now.Before(old.last)): // an answer to one that takes more says less
 		s.items = roomIn(s.items)
 		s.items[take.Item] = refusal{take.Units, now.Add(soldOutFor), now.Add(2 * soldOutFor)}
 	}

@@ -219,12 +219,12 @@ func TestStock_LargerTakesLeaveTheMemoryAlone(t *testing.T) {
 		rdb.AddHook(&count)
 		ctx, q := t.Context(), systest.NewQueue(t, rdb)
 		for i := range 1000 {
-			outcome, err := q.Enqueue(ctx, sluice.Task{ID: fmt.Sprint(i), Take: sluice.Take{Item: "phone", Units: 1 + i%5}})
+			outcome, err := q.Enqueue(ctx, sluice.Task{ID: fmt.Sprint(i), Take: sluice.Take{Item: "phone", Units: 1 + i%7%5}})
 			require.NoError(t, err)
 			require.Equal(t, sluice.OutcomeSoldOut, outcome)
 			time.Sleep(time.Millisecond)
 		}
-		require.LessOrEqual(t, count.commands.Load(), int64(13))
+		require.LessOrEqual(t, count.commands.Load(), int64(20))
 		count.commands.Store(0)
 		for i := range 50 {
 			_, err := q.Cancel(ctx, "absent")
