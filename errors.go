@@ -67,10 +67,10 @@ var (
 	ErrUnderReplicated = redisexec.ErrUnderReplicated
 
 	// ErrInvalid says that the program is wrong: a bad argument, option or field; a call at a time
-	// when it is not allowed, such as SetConcurrency before Run; WithPermits with another number than
-	// the holders of that name gave; or a Take or Group other than that of the task which has the ID.
-	// Nothing was changed, except by other tasks of an EnqueueBatch. Only for the last two was anything
-	// sent.
+	// when it is not allowed, such as SetConcurrency before Run; WithPermits with another number
+	// than the holders of that name gave; or a Take or Group other than that of the task which has
+	// the ID. Nothing was changed, except by other tasks of an EnqueueBatch. Only for the last two
+	// was anything sent.
 	ErrInvalid = store.ErrInvalid
 
 	// ErrInvalidName is the ErrInvalid of names and prefixes: empty, longer than 512 bytes, with

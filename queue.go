@@ -65,11 +65,12 @@ type Task struct {
 	Duplicates Duplicates
 	// Take is units of what is for sale, which the task takes with its enqueue: see Take. Optional.
 	Take Take
-	// Group has the task wait until it is its turn among the tasks of that group, such as those of one
-	// customer: so many are in play at a time as Limits.PerGroup says, one by default, the earliest due
-	// first. One is in play from when it may be claimed until it is done, discarded, cancelled or a dead
-	// letter; between two attempts, and while it is put off by Again, too. Up to 256 bytes, none of which
-	// is 0. Not beside Take. A task of that ID in another group, or in none, is ErrInvalid. Optional.
+	// Group has the task wait until it is its turn among the tasks of that group, such as those of
+	// one customer: so many are in play at a time as Limits.PerGroup says, one by default, the
+	// earliest due first. One is in play from when it may be claimed until it is done, discarded,
+	// cancelled or a dead letter; between two attempts, and while it is put off by Again, too. Up
+	// to 256 bytes, none of which is 0. Not beside Take. A task of that ID in another group, or in
+	// none, is ErrInvalid. Optional.
 	Group string
 }
 
@@ -181,8 +182,8 @@ const (
 	// OutcomeDone: a task of that ID was finished not long ago, so that the new one was dropped:
 	// see DuplicatesOnce.
 	OutcomeDone
-	// OutcomeSoldOut: fewer units were left than the task was to take, so that it was not enqueued: see
-	// Take.
+	// OutcomeSoldOut: fewer units were left than the task was to take, so that it was not enqueued:
+	// see Take.
 	OutcomeSoldOut
 )
 

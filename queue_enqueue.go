@@ -59,9 +59,9 @@ func (q *Queue) Enqueue(ctx context.Context, t Task) (Outcome, error) {
 // whose step has failed or was not sent. Of a step that has failed nothing was done, unless the
 // error is ErrUnknown: then all of it was, or nothing. To enqueue the tasks whose outcome is 0
 // again is as safe as it is for Enqueue. With ErrUnderReplicated the tasks of the step are in the
-// queue, and have their outcomes. With ErrInvalid for a Take or a Group other than that of the task which
-// has the ID, the other tasks of the step are in the queue, and have their outcomes; the steps behind it
-// were not sent. No outcomes are returned if nothing was sent.
+// queue, and have their outcomes. With ErrInvalid for a Take or a Group other than that of the task
+// which has the ID, the other tasks of the step are in the queue, and have their outcomes; the
+// steps behind it were not sent. No outcomes are returned if nothing was sent.
 func (q *Queue) EnqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) {
 	const op = "enqueue batch"
 	if err := q.check(op); err != nil {

@@ -13,10 +13,10 @@ import (
 	"github.com/sluice-go/sluice/internal/store"
 )
 
-// List lists up to n tasks in a state: StateScheduled, StateDue, StateLeased, StateDead,
-// StateDone or StateWaiting. It changes nothing. Tasks come in the order of their due times, ends of
-// leases, deaths or ends and, of those with the same, of their IDs; those that wait, in the order of
-// their groups first.
+// List lists up to n tasks in a state: StateScheduled, StateDue, StateLeased, StateDead, StateDone
+// or StateWaiting. It changes nothing. Tasks come in the order of their due times, ends of leases,
+// deaths or ends and, of those with the same, of their IDs; those that wait, in the order of their
+// groups first.
 //
 // The zero TaskInfo as after begins with the first one; one that an earlier List of that state has
 // returned goes on behind it, and may be gone. So after a page that is shorter than n there is
@@ -341,9 +341,9 @@ type Limits struct {
 	// worker asks for it, some milliseconds late: so a Rate is reached with a Burst of as many as
 	// it lets go in those. Without Rate it is ErrInvalid.
 	Burst int
-	// PerGroup is how many tasks of a Group may be in play at a time: up to 1,000. Defaults to 1. Where it
-	// is raised, more come into play as tasks of the group end or come, or within a minute; where it is
-	// lowered, those in play stay.
+	// PerGroup is how many tasks of a Group may be in play at a time: up to 1,000. Defaults to 1.
+	// Where it is raised, more come into play as tasks of the group end or come, or within a
+	// minute; where it is lowered, those in play stay.
 	PerGroup int
 }
 

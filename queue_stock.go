@@ -24,9 +24,9 @@ import (
 //
 // A task that holds units is not replaced. An enqueue of its ID is OutcomeKept, whatever the
 // policy: so with the buyer in the ID, a repeat after ErrUnknown says that this buyer has units.
-// With DuplicatesOnce a buyer who has bought is OutcomeDone, and may buy again otherwise. A task that
-// takes units is ErrInvalid where the task of that ID holds another Item, or nothing, dead letters
-// included; so a buyer who may have several items has an ID for each.
+// With DuplicatesOnce a buyer who has bought is OutcomeDone, and may buy again otherwise. A task
+// that takes units is ErrInvalid where the task of that ID holds another Item, or nothing, dead
+// letters included; so a buyer who may have several items has an ID for each.
 //
 // A failover to a replica that has not received an enqueue or an end undoes that, as it does for
 // any task: the row in a database has the last word.

@@ -48,7 +48,8 @@ var queueGauges = []struct {
 // at once, for two seconds at most. It ends with Unregister. Observe a queue in one process, or all
 // of them report the same numbers.
 //
-//	sluice.queue.tasks          tasks by sluice.task.state: due, scheduled, leased, dead, done: finished ones that are remembered; and waiting: in their groups
+//	sluice.queue.tasks          tasks by sluice.task.state: due, scheduled, leased, dead, done (finished
+//	                            ones that are remembered), and waiting (in their groups)
 //	sluice.queue.lateness       for how long the first due task has been due, in seconds
 //	sluice.queue.finished       tasks that were finished, a counter, as are the next four: see sluice.Stats
 //	sluice.queue.retried        tasks that failed and are to be tried again

@@ -24,8 +24,8 @@ func valid(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
 //	sluice.queue.stock  units by sluice.stock.item, and by sluice.stock.state: left, held and sold
 //
 // The items are named, since each has three series for ever. An item without a stock has no values.
-// The error of one whose server does not answer is that of the collection. It is an error, too, if an
-// item has no name or more than 256 bytes.
+// The error of one whose server does not answer is that of the collection. It is an error, too, if
+// an item has no name or more than 256 bytes.
 func (t *Telemetry) ObserveStock(q *sluice.Queue, items ...string) (metric.Registration, error) {
 	units, err := t.meter.Int64ObservableGauge("sluice.queue.stock", metric.WithUnit("{unit}"), metric.WithDescription("Units of what is for sale."))
 	if err != nil {

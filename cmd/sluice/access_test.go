@@ -278,7 +278,8 @@ func TestShow_IsReadBack(t *testing.T) {
 	}
 }
 
-// TestCanary_NoSecretIsPrinted looks for tokens, payloads and passwords in what each command prints, also as it fails.
+// TestCanary_NoSecretIsPrinted looks for tokens, payloads and passwords in what each command
+// prints, also as it fails.
 func TestCanary_NoSecretIsPrinted(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// TestLs_TasksThatWaitInGroups: by group, page by page, or those of one group; and they are cancelled as
-// others are.
+// TestLs_TasksThatWaitInGroups: by group, page by page, or those of one group; and they are
+// cancelled as others are.
 func TestLs_TasksThatWaitInGroups(t *testing.T) {
 	s := newStage(t)
 	s.reset()

@@ -137,9 +137,9 @@ func (f *fleet) buyer(name string) {
 }
 
 // TestSale_UnderKills: three processes sell 100 phones to 20,000 buyers, most of whom do not pay in
-// time. 25 times one of the processes is killed at random and replaced. No more phones have an order
-// that counts than there are, at any moment, and at the end so many are paid: also if Redis forgets
-// everything in the middle.
+// time. 25 times one of the processes is killed at random and replaced. No more phones have an
+// order that counts than there are, at any moment, and at the end so many are paid: also if Redis
+// forgets everything in the middle.
 func TestSale_UnderKills(t *testing.T) {
 	for _, tc := range []struct {
 		name             string

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// serve serves and works until ctx ends, or one of the two fails. The web server stops first, so that
-// no request enqueues any more; then the worker gives back what it has not begun, and waits for its
-// handlers. The caller closes the database and the Redis client after that.
+// serve serves and works until ctx ends, or one of the two fails. The web server stops first, so
+// that no request enqueues any more; then the worker gives back what it has not begun, and waits
+// for its handlers. The caller closes the database and the Redis client after that.
 func serve(ctx context.Context, shop *Shop, listener net.Listener) error {
 	server := &http.Server{Handler: shop, ReadHeaderTimeout: 5 * time.Second}
 	working, endWork := context.WithCancel(context.WithoutCancel(ctx))

@@ -1,13 +1,13 @@
-// Sale sells a hundred phones to thousands of buyers, from three processes of a shop: an order is one
-// task from the first click to the payment, and its phone goes where the task goes. A fifth of the
-// buyers never pays. What they had is sold again. The exit status is 1 unless the stock and the rows
-// agree.
+// Sale sells a hundred phones to thousands of buyers, from three processes of a shop: an order is
+// one task from the first click to the payment, and its phone goes where the task goes. A fifth of
+// the buyers never pays. What they had is sold again. The exit status is 1 unless the stock and the
+// rows agree.
 //
 //	go run -C examples ./sale
 //	go run -C examples ./sale -addr :8080 -redis localhost:6379 -postgres 'host=localhost dbname=shop'
 //
-// The second one is a process of a shop that serves POST /buy?buyer=NAME and POST /pay?buyer=NAME, and may
-// run many times.
+// The second one is a process of a shop that serves POST /buy?buyer=NAME and POST /pay?buyer=NAME,
+// and may run many times.
 package main
 
 import (

@@ -32,8 +32,8 @@ func TestRun(t *testing.T) {
 // errCrash ends a step of a process that has died at this point.
 var errCrash = errors.New("crashed")
 
-// crashing is a shop whose process dies now and then: before and after each thing that it does. What
-// it has done stays, and nothing that it would do next is done.
+// crashing is a shop whose process dies now and then: before and after each thing that it does.
+// What it has done stays, and nothing that it would do next is done.
 type crashing struct {
 	*Shop
 	rng *rand.Rand

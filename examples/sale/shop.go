@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// Schema is the shop's table: a row for each order. The row decides what an order is, and a buyer has
-// one that counts at most.
+// Schema is the shop's table: a row for each order. The row decides what an order is, and a buyer
+// has one that counts at most.
 const Schema = `
 CREATE TABLE IF NOT EXISTS orders (number TEXT PRIMARY KEY, buyer TEXT NOT NULL, state TEXT NOT NULL, pay_by BIGINT NOT NULL);
 CREATE UNIQUE INDEX IF NOT EXISTS one_a_buyer ON orders (buyer) WHERE state <> 'cancelled'`
@@ -34,8 +34,8 @@ type Shop struct {
 	PayIn time.Duration
 }
 
-// Buy takes a phone for a buyer and puts the order into the queue, in one step. After ErrUnknown it is
-// called again: OutcomeKept says that the buyer has a phone.
+// Buy takes a phone for a buyer and puts the order into the queue, in one step. After ErrUnknown it
+// is called again: OutcomeKept says that the buyer has a phone.
 func (s *Shop) Buy(ctx context.Context, buyer string) (sluice.Outcome, error) {
 	return s.Queue.Enqueue(ctx, s.order(buyer, sluice.NewID(), false))
 }

@@ -1,6 +1,6 @@
 // Wallet books what happens to wallets: of each wallet one booking after the other, in the order in
-// which they were made, and many wallets at the same time. One wallet with a thousand bookings does not
-// hold up the others. No booking takes a lock: its task's Group says whose turn it is.
+// which they were made, and many wallets at the same time. One wallet with a thousand bookings does
+// not hold up the others. No booking takes a lock: its task's Group says whose turn it is.
 package main
 
 import (
@@ -45,8 +45,8 @@ func (w *wallets) set(name string, balance, number int) {
 	w.balances[name], w.booked[name] = balance, number
 }
 
-// book is the handler. Between its read and its write no other booking of that wallet runs. It may run
-// again after its write, so that it looks at the number.
+// book is the handler. Between its read and its write no other booking of that wallet runs. It may
+// run again after its write, so that it looks at the number.
 func (w *wallets) book(_ context.Context, e sluice.Entry) error {
 	number, err := strconv.Atoi(e.Header["number"])
 	if err != nil {

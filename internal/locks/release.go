@@ -146,9 +146,9 @@ func (e *Engine) giveBackAll(ctx context.Context, holds []*Hold, closing bool) [
 	return errs
 }
 
-// giveBackSome is giveBackAll for those of the locks that are at these places. It sends one pipeline,
-// and what has no answer then is repeated as Unlock repeats it. The error of each goes to its place
-// in errs.
+// giveBackSome is giveBackAll for those of the locks that are at these places. It sends one
+// pipeline, and what has no answer then is repeated as Unlock repeats it. The error of each goes to
+// its place in errs.
 func (e *Engine) giveBackSome(ctx context.Context, holds []*Hold, at []int, closing bool, errs []error) {
 	var requests []redisexec.Request
 	var sent []int // which of the locks go back to Redis

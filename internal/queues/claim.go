@@ -157,9 +157,9 @@ func (q *Queue) commitClaims(calls []*mergedCall[claimArg]) {
 	commitAlike(calls, func(c claimArg) time.Duration { return c.lease }, q.commitClaim)
 }
 
-// commitClaim sends Claim calls with one lease as one, and deals out what it returns in the order of asking. What
-// is left, because callers have left, is given back before the calls that wait are sent: else it
-// would be leased to no caller until the lease ends.
+// commitClaim sends Claim calls with one lease as one, and deals out what it returns in the order
+// of asking. What is left, because callers have left, is given back before the calls that wait are
+// sent: else it would be leased to no caller until the lease ends.
 func (q *Queue) commitClaim(calls []*mergedCall[claimArg]) {
 	all := claimArg{lease: calls[0].Arg.lease}
 	for _, call := range calls {

@@ -71,9 +71,9 @@ func (q *Queue) commitEnqueue(calls []*mergedCall[store.Enqueue]) {
 	})
 }
 
-// EnqueueBatch enqueues n tasks in chunks, one after the other, of which each has tasks with the same
-// rules. It returns an outcome for each task, in the caller's type: 0 for those that it has not
-// enqueued. It asks for a task just before it is sent, three times at most.
+// EnqueueBatch enqueues n tasks in chunks, one after the other, of which each has tasks with the
+// same rules. It returns an outcome for each task, in the caller's type: 0 for those that it has
+// not enqueued. It asks for a task just before it is sent, three times at most.
 func EnqueueBatch[O ~int](ctx context.Context, q *Queue, n int, task func(i int) store.Draft) ([]O, error) {
 	outcomes := make([]O, n)
 	done := outcomes[:0]
@@ -106,11 +106,10 @@ func EnqueueBatch[O ~int](ctx context.Context, q *Queue, n int, task func(i int)
 	return outcomes, nil
 }
 
-// pack makes the arguments for a chunk: for the tasks from begin on with the rules of the first, the
-// last of which is before end. same counts the tasks with the same due time, which are kept apart by
-// a microsecond each:
-// those with the same At in the whole batch, those with the same Delay in this chunk, since delays
-// count from floor, which is after the tasks of the chunks before.
+// pack makes the arguments for a chunk: for the tasks from begin on with the rules of the first,
+// the last of which is before end. same counts the tasks with the same due time, which are kept
+// apart by a microsecond each: those with the same At in the whole batch, those with the same Delay
+// in this chunk, since delays count from floor, which is after the tasks of the chunks before.
 func (q *Queue) pack(begin, end int, task func(i int) store.Draft, same map[store.Due]int64, floor string) (n int, args *store.Batch) {
 	end = min(end, begin+store.MaxGroup)
 	maps.DeleteFunc(same, func(due store.Due, _ int64) bool { return due.IsDelay() })
@@ -196,9 +195,10 @@ func sendFirst[A any](ctx context.Context, q *Queue, c *committer[A], arg A, ite
 	}
 }
 
-// commitAlike sends a group in parts, each of the calls with the same key, and all at the same time:
-// one that hangs keeps none with another key waiting. It waits for them, which end with the replies.
-// The calls of a group have no order among each other, since none had returned when the next came.
+// commitAlike sends a group in parts, each of the calls with the same key, and all at the same
+// time: one that hangs keeps none with another key waiting. It waits for them, which end with the
+// replies. The calls of a group have no order among each other, since none had returned when the
+// next came.
 func commitAlike[A any, K cmp.Ordered](calls []*mergedCall[A], key func(A) K, commit func(part []*mergedCall[A])) {
 	slices.SortStableFunc(calls, func(a, b *mergedCall[A]) int { return cmp.Compare(key(a.Arg), key(b.Arg)) })
 	var all sync.WaitGroup

@@ -27,9 +27,9 @@ type periodicTask struct {
 	worker   *Worker
 	expected atomic.Uint64 // the bits of the score with which it was found scheduled, as it is to be
 
-	// doubted is the time up to which occurrences were handled, if that is far ahead of the server's
-	// clock, and doubtedSince when that was first seen, by the local clock. Only the goroutine that
-	// calls the schedule uses them.
+	// doubted is the time up to which occurrences were handled, if that is far ahead of the
+	// server's clock, and doubtedSince when that was first seen, by the local clock. Only the
+	// goroutine that calls the schedule uses them.
 	doubted, doubtedSince time.Time
 
 	mu     sync.Mutex // guards what follows

@@ -50,13 +50,14 @@ const (
 	mostSoldOut = 10_000
 )
 
-// soldOut remembers of which items too little was left: a million buyers who come too late do not all
-// ask the server. When an answer is too old, one caller asks again, and until it has an answer the
-// others are told what the last one was, for as long again at most.
+// soldOut remembers of which items too little was left: a million buyers who come too late do not
+// all ask the server. When an answer is too old, one caller asks again, and until it has an answer
+// the others are told what the last one was, for as long again at most.
 type soldOut struct {
 	mu    sync.Mutex // guards what follows
 	items map[string]refusal
-	// forgotten counts calls of forget: an answer to what was sent before the last one says nothing.
+	// forgotten counts calls of forget: an answer to what was sent before the last one says
+	// nothing.
 	forgotten int
 	// unsure has the IDs of tasks with an unknown outcome: perhaps they have their units. So the
 	// server is asked about them.
@@ -70,8 +71,8 @@ type refusal struct {
 	last  time.Time // then all do
 }
 
-// knows reports whether a take is known to be in vain. If it is not, the caller is to ask the server,
-// and to have learn know the answer, with the mark.
+// knows reports whether a take is known to be in vain. If it is not, the caller is to ask the
+// server, and to have learn know the answer, with the mark.
 func (s *soldOut) knows(id string, take store.Take) (known bool, mark int) {
 	if take.Units == 0 || take.Restore {
 		return false, 0
@@ -97,7 +98,8 @@ func (s *soldOut) knows(id string, take store.Take) (known bool, mark int) {
 	return false, s.forgotten
 }
 
-// learn notes what the server has said of a task that takes units, or that its outcome is not known.
+// learn notes what the server has said of a task that takes units, or that its outcome is not
+// known.
 func (s *soldOut) learn(id string, take store.Take, mark, outcome int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

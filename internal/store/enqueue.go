@@ -8,8 +8,8 @@ type Due struct {
 	us   int64 // from now, or Unix time
 }
 
-// DueIn returns a due time that counts from the server's clock, and DueAt one that does not. A delay
-// below zero is none.
+// DueIn returns a due time that counts from the server's clock, and DueAt one that does not. A
+// delay below zero is none.
 func DueIn(delay time.Duration) Due { return Due{'+', CeilMicros(max(delay, 0))} }
 
 // DueAt returns a due time, rounded up to the microsecond.
@@ -94,8 +94,9 @@ func (r Rules) String() string {
 	return r.Duplicates
 }
 
-// Batch is the arguments of enqueue.lua, take.lua or enqueue_group.lua: groups of tasks, each due so many
-// microseconds after the one before it in its group, which take the same, and are of the same Group.
+// Batch is the arguments of enqueue.lua, take.lua or enqueue_group.lua: groups of tasks, each due
+// so many microseconds after the one before it in its group, which take the same, and are of the
+// same Group.
 type Batch struct {
 	rules    Rules
 	args     []any

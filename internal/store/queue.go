@@ -45,8 +45,8 @@ type Queue struct {
 	stock  []any // and the stocks
 	all    []any // and the workers, the groups
 
-	// holds says that there are tasks which hold units, or are in groups. Scripts that end tasks are given
-	// the stocks and the groups then: a queue without them pays nothing for them.
+	// holds says that there are tasks which hold units, or are in groups. Scripts that end tasks
+	// are given the stocks and the groups then: a queue without them pays nothing for them.
 	holds atomic.Bool
 
 	wake, canceled string

@@ -242,8 +242,9 @@ func (x *Exchanged) Cut(n int) Exchanged {
 // The outcomes of an enqueued task, as enqueue.lua counts them.
 const firstOutcome, lastOutcome = 1, 8
 
-// The outcomes of tasks that take units, or are in groups. The task of an ID to which OtherTake applies
-// holds nothing, or units of another item; that of OtherGroup is in no group, or in another one.
+// The outcomes of tasks that take units, or are in groups. The task of an ID to which OtherTake
+// applies holds nothing, or units of another item; that of OtherGroup is in no group, or in another
+// one.
 const (
 	SoldOut    = 6
 	OtherTake  = 7

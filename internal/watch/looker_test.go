@@ -35,8 +35,8 @@ func TestLooker_AResultThatIsNotReadBlocksNothing(t *testing.T) {
 	require.False(t, (<-w.found).head.Failed)
 }
 
-// TestLooker_LooksApartForAMinute where a server has refused one script for several queues, as one does
-// whose access rules forbid one of them.
+// TestLooker_LooksApartForAMinute where a server has refused one script for several queues, as one
+// does whose access rules forbid one of them.
 func TestLooker_LooksApartForAMinute(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Mini(t).Client(t)

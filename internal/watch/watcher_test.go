@@ -452,7 +452,8 @@ func TestWatcher_MakesSureOfItsPlace(t *testing.T) {
 	})
 }
 
-// TestWatcher_LooksAfterAPopThatWasHeldBack: a look says for how long pause or limits keep the others.
+// TestWatcher_LooksAfterAPopThatWasHeldBack: a look says for how long pause or limits keep the
+// others.
 func TestWatcher_LooksAfterAPopThatWasHeldBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

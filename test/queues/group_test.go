@@ -48,7 +48,8 @@ func (g grouped) requireWaiting(want ...string) {
 	require.EqualValues(g, len(want), s.GroupWaiting)
 }
 
-// TestGroup_IsAnOrder: one after the other, the earliest due first; other groups and plain tasks go on.
+// TestGroup_IsAnOrder: one after the other, the earliest due first; other groups and plain tasks go
+// on.
 func TestGroup_IsAnOrder(t *testing.T) {
 	eachGrouped(t, func(g grouped) {
 		for _, id := range []string{"a1", "a2", "a3"} {
@@ -126,8 +127,8 @@ func TestGroup_PopAndAttemptsUsedUp(t *testing.T) {
 	}, sluice.WithMaxAttempts(1))
 }
 
-// TestGroup_TheEarliestIsInPlay: a task that is due sooner changes places with one that no worker has
-// had.
+// TestGroup_TheEarliestIsInPlay: a task that is due sooner changes places with one that no worker
+// has had.
 func TestGroup_TheEarliestIsInPlay(t *testing.T) {
 	eachGrouped(t, func(g grouped) {
 		later := func(id string, d time.Duration) sluice.Task { return sluice.Task{ID: id, Group: "a", Delay: d} }

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// groupWalk is a random walk over tasks of a few groups. It knows which there are, and which have been
-// claimed.
+// groupWalk is a random walk over tasks of a few groups. It knows which there are, and which have
+// been claimed.
 type groupWalk struct {
 	grouped
 	rng      *rand.Rand
@@ -213,8 +213,8 @@ func (w *groupWalk) check(before map[string]int) (inPlay map[string]int) {
 	return inPlay
 }
 
-// TestGroup_Walk: random operations on 15 tasks of 3 groups. After each, no group has too many in play,
-// none waits in vain, the earliest are in play, and nothing is lost.
+// TestGroup_Walk: random operations on 15 tasks of 3 groups. After each, no group has too many in
+// play, none waits in vain, the earliest are in play, and nothing is lost.
 func TestGroup_Walk(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		for seed := range redistest.FullOrShort(uint64(20), uint64(4)) {

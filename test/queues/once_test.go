@@ -73,8 +73,8 @@ func TestOnce_IsAnIdempotencyKey(t *testing.T) {
 	}, sluice.WithDuplicates(sluice.DuplicatesOnce))
 }
 
-// TestOnce_ABatchWithAnIDTwice that was done, and is a dead letter since: the first one replaces the
-// letter, and the others find that.
+// TestOnce_ABatchWithAnIDTwice that was done, and is a dead letter since: the first one replaces
+// the letter, and the others find that.
 func TestOnce_ABatchWithAnIDTwice(t *testing.T) {
 	eachRemembering(t, func(b remembering) {
 		b.finish("a")

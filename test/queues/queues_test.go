@@ -120,8 +120,8 @@ func TestQueues_OutcomesOfABatchAreInItsOrder(t *testing.T) {
 	})
 }
 
-// TestQueues_AnItemIsInOne of them: its orders are enqueued there. By its own ID, an order may go to a
-// queue where the item is sold out.
+// TestQueues_AnItemIsInOne of them: its orders are enqueued there. By its own ID, an order may go
+// to a queue where the item is sold out.
 func TestQueues_AnItemIsInOne(t *testing.T) {
 	t.Parallel()
 	qs := newQueues(t, redistest.Mini(t).Client(t), 3)

@@ -38,8 +38,8 @@ func TestStock_UnitsOfTasksThatAreNoMoreComeBack(t *testing.T) {
 	})
 }
 
-// TestStock_WhoDoesNotKnowOfTheUnitsEndsThem: an entry from elsewhere, of which only ID and receipt are
-// known. A worker sees to the rest.
+// TestStock_WhoDoesNotKnowOfTheUnitsEndsThem: an entry from elsewhere, of which only ID and receipt
+// are known. A worker sees to the rest.
 func TestStock_WhoDoesNotKnowOfTheUnitsEndsThem(t *testing.T) {
 	eachStock(t, 3, func(s stock) {
 		s.Enqueue(sluice.OutcomeAdded, phone("a"))
@@ -86,7 +86,8 @@ func TestStock_IsSoldTwiceAtOneMoment(t *testing.T) {
 	require.NoError(t, stop())
 }
 
-// TestStock_AMalformedTaskKeepsItsUnits as a dead letter: only a foreign program writes such a field.
+// TestStock_AMalformedTaskKeepsItsUnits as a dead letter: only a foreign program writes such a
+// field.
 func TestStock_AMalformedTaskKeepsItsUnits(t *testing.T) {
 	eachStock(t, 3, func(s stock) {
 		s.Enqueue(sluice.OutcomeAdded, phone("a"))

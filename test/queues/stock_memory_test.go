@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// TestStock_ASoldOutItemCostsTenCommandsASecond, however many buyers ask, and one that comes back is
-// sold within 100ms.
+// TestStock_ASoldOutItemCostsTenCommandsASecond, however many buyers ask, and one that comes back
+// is sold within 100ms.
 func TestStock_ASoldOutItemCostsTenCommandsASecond(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
 		ctx, q := t.Context(), systest.NewQueue(t, rdb)
@@ -180,8 +180,8 @@ func (h *holdReply) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// TestStock_AnUnknownOutcomeIsAskedAbout until the server has answered: also after a repeat that did
-// not reach it, and for an ID of a batch.
+// TestStock_AnUnknownOutcomeIsAskedAbout until the server has answered: also after a repeat that
+// did not reach it, and for an ID of a batch.
 func TestStock_AnUnknownOutcomeIsAskedAbout(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx := t.Context()
@@ -211,8 +211,8 @@ func TestStock_AnUnknownOutcomeIsAskedAbout(t *testing.T) {
 	})
 }
 
-// TestStock_LargerTakesLeaveTheMemoryAlone: what is known of one unit stays known, and a Cancel that
-// finds nothing changes nothing.
+// TestStock_LargerTakesLeaveTheMemoryAlone: what is known of one unit stays known, and a Cancel
+// that finds nothing changes nothing.
 func TestStock_LargerTakesLeaveTheMemoryAlone(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
 		var count holdReply
@@ -249,8 +249,8 @@ func TestStock_SmallerTakesAskForThemselves(t *testing.T) {
 	})
 }
 
-// TestStock_ALostReplyIsAskedAbout: the buyer perhaps has a unit, and is not told that the item is sold
-// out.
+// TestStock_ALostReplyIsAskedAbout: the buyer perhaps has a unit, and is not told that the item is
+// sold out.
 func TestStock_ALostReplyIsAskedAbout(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx := t.Context()

@@ -91,8 +91,8 @@ var refusals = []refusal{
 	{code: "OOM", begin: set("maxmemory", "1", "0"), atOnce: true},
 }
 
-// eachRefusal starts a server for each refusal of a kind, and calls f with it, a client that has one connection to
-// it, and all operations of the table on another client, each on its own fixture.
+// eachRefusal starts a server for each refusal of a kind, and calls f with it, a client that has
+// one connection to it, and all operations of the table on another client, each on its own fixture.
 func eachRefusal(t *testing.T, of func(refusal) bool, f func(t *testing.T, r refusal, s *redistest.Server, admin redis.UniversalClient, all []operations.Ready)) {
 	for _, r := range refusals {
 		if !of(r) {
