@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
@@ -286,6 +287,26 @@ func TestGroup_WhatAForeignConsumerRemoved(t *testing.T) {
 		})
 		require.NoError(g, stop())
 		require.ElementsMatch(g, []string{"a0", "a2", "b2"}, ran)
+		g.requireWaiting()
+	})
+}
+
+// TestGroup_WhatAForeignProducerAdded runs beside the others, and once.
+func TestGroup_WhatAForeignProducerAdded(t *testing.T) {
+	eachGrouped(t, func(g grouped) {
+		for _, id := range []string{"1", "2", "3"} {
+			g.Enqueue(sluice.OutcomeAdded, of("a", id))
+		}
+		require.NoError(g, g.RDB.ZAdd(g.Context(), g.Key, redis.Z{Score: 1, Member: "2"}).Err())
+		es := g.Claim(10, time.Minute)
+		require.Len(g, es, 2)
+		for _, e := range es {
+			require.NoError(g, g.Q.Dequeue(g.Context(), e))
+		}
+		e := g.ClaimOne(time.Minute)
+		require.Equal(g, "3", e.ID)
+		require.NoError(g, g.Q.Dequeue(g.Context(), e))
+		require.Empty(g, g.Claim(10, time.Minute))
 		g.requireWaiting()
 	})
 }
