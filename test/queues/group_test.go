@@ -311,6 +311,56 @@ func TestGroup_WhatAForeignProducerAdded(t *testing.T) {
 	})
 }
 
+// TestGroup_ABatchSeesWhatItHasPromoted: its first task lets one into play that its second one names.
+func TestGroup_ABatchSeesWhatItHasPromoted(t *testing.T) {
+	eachGrouped(t, func(g grouped) {
+		later := func(id string, d time.Duration) sluice.Task { return sluice.Task{ID: id, Group: "a", Delay: d} }
+		g.Enqueue(sluice.OutcomeAdded, of("a", "1"))
+		g.ClaimOne(time.Minute)
+		g.Enqueue(sluice.OutcomeAdded, later("2", time.Hour))
+		require.NoError(g, g.Q.SetLimits(g.Context(), sluice.Limits{PerGroup: 2}))
+		outcomes, err := g.Q.EnqueueBatch(g.Context(), []sluice.Task{later("3", 3*time.Hour), later("2", 2*time.Hour)})
+		require.NoError(g, err)
+		require.Equal(g, []sluice.Outcome{sluice.OutcomeAdded, sluice.OutcomeUpdated}, outcomes)
+		g.requireState(sluice.StateScheduled, "2")
+		g.requireWaiting("3")
+	})
+}
+
+// TestGroup_AnIdleWorkerIsTold of the next one by each end: it would look after an hour.
+func TestGroup_AnIdleWorkerIsTold(t *testing.T) {
+	for name, end := range map[string]func(g grouped, e sluice.Entry) error{
+		"dequeue": func(g grouped, e sluice.Entry) error { return g.Q.Dequeue(g.Context(), e) },
+		"bury":    func(g grouped, e sluice.Entry) error { return g.Q.Bury(g.Context(), "no", e) },
+		"cancel":  func(g grouped, e sluice.Entry) error { _, err := g.Q.Cancel(g.Context(), e.ID); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachGrouped(t, func(g grouped) {
+				g.Enqueue(sluice.OutcomeAdded, of("a", "1"))
+				g.Enqueue(sluice.OutcomeAdded, of("a", "2"))
+				e := g.ClaimOne(time.Hour)
+				ran := make(chan string, 2)
+				stop := systest.StartWorker(g.T, &sluice.Worker{Queue: g.On(g.RDB, sluice.WithPollInterval(time.Hour)), Handler: func(_ context.Context, e sluice.Entry) error {
+					ran <- e.ID
+					return nil
+				}})
+				g.Eventually(func() bool {
+					s, err := g.Q.Stats(g.Context())
+					return err == nil && s.Waiting == 1
+				})
+				require.NoError(g, end(g, e))
+				select {
+				case id := <-ran:
+					require.Equal(g, "2", id)
+				case <-time.After(10 * time.Second):
+					g.Error("the worker was not told")
+				}
+				require.NoError(g, stop())
+			})
+		})
+	}
+}
+
 // TestGroup_WorkersKeepTheOrder: many workers, some of whose attempts fail.
 func TestGroup_WorkersKeepTheOrder(t *testing.T) {
 	eachGrouped(t, func(g grouped) {
