@@ -1,5 +1,6 @@
 -- Gives a task a new due time. A leased task gets it as a waiting version: once its holder
 -- has finished, the task is due again at that time.
+-- KEYS[8] the queue's pause and limits   KEYS[14] see groups.lua
 -- ARGV[1] id   ARGV[2] delay in seconds
 -- RETURNS 1 done   0 no such task   -1 a state field not written by this library
 -- USES rights, prelude, wake, failure, state, groups, fields

@@ -1,6 +1,6 @@
 -- Moves dead letters back into the queue: due now, with no attempts. A dead letter with an
 -- empty ID, which only a foreign client can have written, is removed: no operation can name it.
--- KEYS[3] the dead letters
+-- KEYS[3] the dead letters   KEYS[8] the queue's pause and limits   KEYS[14] see groups.lua
 -- ARGV the ids
 -- RETURNS the number of letters moved back
 -- USES unpack, prelude, state, wake, groups, fields, letters

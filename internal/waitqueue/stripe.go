@@ -40,10 +40,10 @@ func (p *stripe[V]) add(name string, value V) *queue[V] {
 // spares the next waiter for that name its making. It also drops those whose head has lost
 // what it held and for which nothing waits, so that forgetting to give back leaks nothing.
 //
-// It looks at a few queues in turn that stay, and more only while it drops them. Every name that
+// It looks at a few queues, in turn: until three of them stay, and at 16 at most. Every name that
 // comes, and every queue that becomes idle, makes it look at more of them than that adds.
 func (p *stripe[V]) makeRoom() {
-	for looks := 3; looks > 0 && len(p.all) > enough; {
+	for looks, stay := 0, 0; looks < 16 && stay < 3 && len(p.all) > enough; looks++ {
 		p.next %= len(p.all)
 		q := p.all[p.next]
 		forgotten := q.held && q.waiting.first == nil && expired(q.head)
@@ -57,7 +57,7 @@ func (p *stripe[V]) makeRoom() {
 			continue
 		}
 		p.next++
-		looks--
+		stay++
 	}
 }
 

@@ -70,8 +70,8 @@ func discards(isDiscarded bool, end string) *scenario {
 	return s.at(40).logs(work(end))
 }
 
-// library has the library say that of "x" when everything is quiet.
-func (s *scenario) library(info sluice.StockInfo, letters int64) *scenario {
+// showsStock has the library say that of "x" when everything is quiet.
+func (s *scenario) showsStock(info sluice.StockInfo, letters int64) *scenario {
 	s.listedStocks = map[stockKey]listedStock{{loopQueue, "x"}: {info, letters}}
 	return s
 }
@@ -99,18 +99,18 @@ func (s *scenario) addedPlain(transaction string) *scenario {
 
 // stockCases are about stocks.
 var stockCases = map[string]checkCase{
-	"stock: sold":      {forSale(3).takesAndClaims().logs(gone+soldOne).dequeues().library(sluice.StockInfo{Total: 3, Left: 2, Sold: 1}, 0), ""},
-	"stock: put back":  {forSale(3).takesAndClaims().logs(gone+unheld).byID(opCancel).library(sluice.StockInfo{Total: 3, Left: 3}, 0), ""},
+	"stock: sold":      {forSale(3).takesAndClaims().logs(gone+soldOne).dequeues().showsStock(sluice.StockInfo{Total: 3, Left: 2, Sold: 1}, 0), ""},
+	"stock: put back":  {forSale(3).takesAndClaims().logs(gone+unheld).byID(opCancel).showsStock(sluice.StockInfo{Total: 3, Left: 3}, 0), ""},
 	"stock: dropped":   {forSale(3).buries().logs(dropped + unheld).byID(opDrop), ""},
 	"stock: discarded": {discards(true, strings.ReplaceAll(gone+unheld, "Queue:loop", "Queue:work")), ""},
-	"stock: dead":      {forSale(3).buries().library(sluice.StockInfo{Total: 3, Left: 2, Held: 1}, 1), ""},
+	"stock: dead":      {forSale(3).buries().showsStock(sluice.StockInfo{Total: 3, Left: 2, Held: 1}, 1), ""},
 	"stock: sold later": {forSale(3).takesAndClaims().logs(putOff).dequeues().at(60).logs(swept).
-		library(sluice.StockInfo{Total: 3, Left: 2, Sold: 1}, 0), ""},
+		showsStock(sluice.StockInfo{Total: 3, Left: 2, Sold: 1}, 0), ""},
 	"stock: sold later, and enqueued again meanwhile": {forSale(3).takesAndClaims().logs(putOff).dequeues().addedPlain(plainAgain).
 		at(60).logs(swept).at(70).logs(gone).byID(opCancel), ""},
 	"stock: lost by a power cut": {forSale(3).takes().at(20).lost(1), ""},
 	"stock: the end lost by a power cut": {forSale(3).takesAndClaims().logs(gone+soldOne).dequeues().at(45).lost(3).
-		at(70).logs(gone+soldOne).dequeues().library(sluice.StockInfo{Total: 3, Left: 2, Sold: 1}, 0), ""},
+		at(70).logs(gone+soldOne).dequeues().showsStock(sluice.StockInfo{Total: 3, Left: 2, Sold: 1}, 0), ""},
 
 	"stock: a field is not written": {forSale(3).at(10).logs("ZADD Queue:loop @@10 t; HSET {Queue:loop}:tasks t v; HINCRBY {Queue:loop}:stock held:x 1").told("v", 1, sluice.OutcomeAdded),
 		"1 units are held, and the tasks hold 0"},
@@ -169,10 +169,10 @@ var stockCases = map[string]checkCase{
 	"stock: kept, of another item": {forSale(3).takes().at(20).told("w", 1, sluice.OutcomeKept).withLast(func(r *record) { r.Take.Item = "y" }), "and none had"},
 	"stock: replaced":              {forSale(3).takes().at(20).told("v", 1, sluice.OutcomeUpdated), "and was told"},
 
-	"stock: the library says otherwise": {forSale(3).takesAndClaims().logs(gone+soldOne).dequeues().library(sluice.StockInfo{Total: 3, Left: 3}, 0), "and the library"},
-	"stock: the library says nothing":   {forSale(3).library(sluice.StockInfo{}, 0), "and the library"},
-	"stock: no task has what is held":   {forSale(3).buries().library(sluice.StockInfo{Total: 3, Left: 2, Held: 1}, 0), "and the tasks hold 0"},
-	"stock: the library says of more":   {newScenario().library(sluice.StockInfo{Total: 1, Left: 1}, 0), "the log does not have it"},
+	"stock: the library says otherwise": {forSale(3).takesAndClaims().logs(gone+soldOne).dequeues().showsStock(sluice.StockInfo{Total: 3, Left: 3}, 0), "and the library"},
+	"stock: the library says nothing":   {forSale(3).showsStock(sluice.StockInfo{}, 0), "and the library"},
+	"stock: no task has what is held":   {forSale(3).buries().showsStock(sluice.StockInfo{Total: 3, Left: 2, Held: 1}, 0), "and the tasks hold 0"},
+	"stock: the library says of more":   {newScenario().showsStock(sluice.StockInfo{Total: 1, Left: 1}, 0), "the log does not have it"},
 }
 
 // soldOutBefore has too little left until 20, which a client is told at 19; and told again so long

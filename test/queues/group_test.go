@@ -361,6 +361,28 @@ func TestGroup_AnIdleWorkerIsTold(t *testing.T) {
 	}
 }
 
+// TestGroup_AWorkerSeesThatMoreMayBeInPlay: where PerGroup was raised, and no task ends or comes.
+func TestGroup_AWorkerSeesThatMoreMayBeInPlay(t *testing.T) {
+	eachGrouped(t, func(g grouped) {
+		g.Enqueue(sluice.OutcomeAdded, of("a", "1"))
+		g.Enqueue(sluice.OutcomeAdded, of("a", "2"))
+		g.ClaimOne(time.Hour)
+		require.NoError(g, g.Q.SetLimits(g.Context(), sluice.Limits{PerGroup: 2}))
+		ran := make(chan string, 1)
+		stop := systest.StartWorker(g.T, &sluice.Worker{Queue: g.On(g.RDB), Handler: func(_ context.Context, e sluice.Entry) error {
+			ran <- e.ID
+			return nil
+		}})
+		select {
+		case id := <-ran:
+			require.Equal(g, "2", id)
+		case <-time.After(30 * time.Second):
+			g.Error("2 waits")
+		}
+		require.NoError(g, stop())
+	})
+}
+
 // TestGroup_WorkersKeepTheOrder: many workers, some of whose attempts fail.
 func TestGroup_WorkersKeepTheOrder(t *testing.T) {
 	eachGrouped(t, func(g grouped) {
