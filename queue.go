@@ -69,8 +69,8 @@ type Task struct {
 	// one customer: so many are in play at a time as Limits.PerGroup says, one by default, the
 	// earliest due first. One is in play from when it may be claimed until it is done, discarded,
 	// cancelled or a dead letter; between two attempts, and while it is put off by Again, too. Up
-	// to 256 bytes, none of which is 0. Not beside Take. A task of that ID in another group, or in
-	// none, is ErrInvalid. Optional.
+	// to 256 bytes, none of which is 0. A task of that ID in another group, or in none, is
+	// ErrInvalid. Optional.
 	Group string
 }
 

@@ -151,11 +151,8 @@ func checkTask(t *Task, remembers bool) error {
 
 // checkGroup says what is wrong with a group.
 func (t *Task) checkGroup() error {
-	switch {
-	case len(t.Group) > maxGroup || strings.ContainsRune(t.Group, 0):
+	if len(t.Group) > maxGroup || strings.ContainsRune(t.Group, 0) {
 		return fmt.Errorf("%w: Group must be %d bytes at most, none of them 0", ErrInvalid, maxGroup)
-	case t.Take != Take{}:
-		return fmt.Errorf("%w: Group and Take are both set", ErrInvalid)
 	}
 	return nil
 }

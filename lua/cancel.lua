@@ -21,7 +21,7 @@ redis.call('ZREM', KEYS[5], id)
 redis.call('HDEL', KEYS[2], id)
 redis.call('HDEL', KEYS[4], id)
 settle(id, field, false)
-leaveGroup(id, field)
+if KEYS[14] then leaveGroups({ { id, field } }) end
 wake(earliestPromoted)
 forgetErrors({ id })
 redis.pcall('ZREM', KEYS[10], id)

@@ -14,7 +14,7 @@ if limits then most = limits.allowed(n, nil, true) end
 if most <= 0 then return { -1 } end
 local ready, ids, more, cleanUp = due(most)
 more = payloads(ready) or more
-local reply, removed, again = { most < n and #ready == most and -1 or more and 1 or 0 }, {}, {}
+local reply, removed, again, holders = { most < n and #ready == most and -1 or more and 1 or 0 }, {}, {}, {}
 for _, task in ipairs(ready) do
   removed[#removed + 1] = task.id
   if task.attempt > 0 then again[#again + 1] = task.id end
@@ -30,8 +30,9 @@ if #removed > 0 then
   if leases > 0 then redis.call('ZREM', KEYS[5], unpack(removed)) end -- those that have run out
   for _, task in ipairs(ready) do
     settle(task.id, task.holds, true)
-    if KEYS[14] then leaveGroup(task.id, task.holds) end
+    if task.holds then holders[#holders + 1] = { task.id, task.holds } end
   end
+  if KEYS[14] then leaveGroups(holders) end
   forgetErrors(again)
   tally('done', #removed)
 end

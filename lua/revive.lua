@@ -20,7 +20,7 @@ for i = 1, #ARGV do
     local holds = holdsOf(fields[i])
     local group = groupOf(holds)
     if group then
-      enterGroup(group, now, id)
+      enterGroup(group, now, id, holds)
     else
       redis.call('ZADD', KEYS[1], text(now), id)
       if holds then redis.call('HSET', KEYS[4], id, holds .. '::') else redis.call('HDEL', KEYS[4], id) end

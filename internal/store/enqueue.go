@@ -1,6 +1,9 @@
 package store
 
-import "time"
+import (
+	"strconv"
+	"time"
+)
 
 // Due is when a task is due, as scripts are given it.
 type Due struct {
@@ -85,13 +88,14 @@ type Rules struct {
 
 // String tells it from others.
 func (r Rules) String() string {
-	switch {
-	case r.Takes:
-		return r.Duplicates + ", takes"
-	case r.Grouped:
-		return r.Duplicates + ", grouped"
+	text := r.Duplicates
+	if r.Takes {
+		text += ", takes"
 	}
-	return r.Duplicates
+	if r.Grouped {
+		text += ", grouped"
+	}
+	return text
 }
 
 // Batch is the arguments of enqueue.lua, take.lua or enqueue_group.lua: groups of tasks, each due
@@ -141,18 +145,33 @@ func (b *Batch) addGroup(t *Enqueue) {
 	b.endGroup()
 	b.group = len(b.args) + 1
 	b.args = append(b.args, t.Due.text(), nil, nil)
-	if b.of = t.Group; b.of != "" {
-		b.args = append(b.args, b.of)
+	b.take, b.of = Take{}, t.Group
+	if t.Take != nil {
+		b.take = *t.Take
 	}
-	if t.Take == nil {
-		return
+	if b.rules.Takes || b.rules.Grouped {
+		restore := ""
+		if b.take.Restore {
+			restore = "1"
+		}
+		b.args = append(b.args, front(b.take, b.of), restore)
 	}
-	b.take = *t.Take
-	restore := ""
-	if b.take.Restore {
-		restore = "1"
+}
+
+// front returns what stands in front of the state field of a task that takes units or is in a
+// group: see state.lua.
+func front(take Take, group string) string {
+	text := make([]byte, 0, 24+len(take.Item)+len(group))
+	if take.Units > 0 {
+		text = strconv.AppendInt(append(text, '*'), int64(take.Units), 10)
+		text = strconv.AppendInt(append(text, ','), int64(len(take.Item)), 10)
+		text = append(append(text, ':'), take.Item...)
 	}
-	b.args = append(b.args, b.take.Units, b.take.Item, restore)
+	if group != "" {
+		text = strconv.AppendInt(append(text, '@'), int64(len(group)), 10)
+		text = append(append(text, ':'), group...)
+	}
+	return string(text)
 }
 
 // endGroup writes the numbers of the last group, and its payloads.

@@ -105,13 +105,13 @@ func (q *Queue) replicated(r redisexec.Request) redisexec.Request {
 
 // Enqueue enqueues tasks.
 func (q *Queue) Enqueue(tasks *Batch) redisexec.Request {
-	if tasks.rules.Takes {
-		q.holds.Store(true)
-		return q.replicated(q.scripts.Take.Request(q.stock, tasks.arguments()...))
-	}
 	if tasks.rules.Grouped {
 		q.holds.Store(true)
 		return q.replicated(q.scripts.EnqueueGroup.Request(q.all, tasks.arguments()...))
+	}
+	if tasks.rules.Takes {
+		q.holds.Store(true)
+		return q.replicated(q.scripts.Take.Request(q.stock, tasks.arguments()...))
 	}
 	keys := q.errors
 	if tasks.rules.Duplicates == Once {

@@ -109,20 +109,27 @@ func (r *reader) task(id string, attempt, payload any) (t Info) {
 
 // hanging reads what stands in front of a state field: see state.lua.
 func (r *reader) hanging(t *Task, front string) {
-	sign, rest := front[0], front[1:]
-	if sign == '*' {
-		units, after, _ := strings.Cut(rest, ",")
-		n, err := strconv.Atoi(units)
+	if units, rest, takes := strings.Cut(front, ","); takes && front[0] == '*' {
+		n, err := strconv.Atoi(units[1:])
 		r.bad = r.bad || err != nil || n < 1
-		t.Take.Units, rest = n, after
+		t.Take.Units = n
+		t.Take.Item, front = r.sized(rest)
 	}
-	_, name, isName := strings.Cut(rest, ":")
-	r.bad = r.bad || !isName
-	if sign == '*' {
-		t.Take.Item = name
-	} else {
-		t.Group = name
+	if front != "" {
+		t.Group, front = r.sized(front[1:])
 	}
+	r.bad = r.bad || front != ""
+}
+
+// sized reads a name behind its length, and returns what follows it.
+func (r *reader) sized(text string) (name, rest string) {
+	length, name, _ := strings.Cut(text, ":")
+	n, err := strconv.Atoi(length)
+	if err != nil || n < 0 || n > len(name) {
+		r.bad = true
+		return "", ""
+	}
+	return name[:n], name[n:]
 }
 
 // Answer is what a script says of one claimed task: of its lease, or of what was to become of it.

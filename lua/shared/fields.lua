@@ -125,10 +125,11 @@ end
 local function buryAll(buried)
   local died = text(now)
   for from = 1, #buried, 250 do
-    local ids, scores, fields = {}, {}, {}
+    local ids, scores, fields, left = {}, {}, {}, {}
     for i = from, math.min(from + 249, #buried) do
       local task = buried[i]
       ids[#ids + 1] = task.id
+      left[#left + 1] = { task.id, task.holds }
       scores[#scores + 1], scores[#scores + 2] = died, task.id
       fields[#fields + 1], fields[#fields + 2] = task.id, (task.holds or '') .. encodeDead(task.attempt, task.reason)
     end
@@ -137,7 +138,7 @@ local function buryAll(buried)
     redis.call('ZREM', KEYS[5], unpack(ids))
     redis.call('HSET', KEYS[4], unpack(fields))
     forgetErrors(ids)
-    for i = from, KEYS[14] and math.min(from + 249, #buried) or 0 do leaveGroup(buried[i].id, buried[i].holds) end
+    if KEYS[14] then leaveGroups(left) end
   end
   return #buried
 end
@@ -159,6 +160,7 @@ local function giveback(id, task, attempt, score)
   store(id, task, attempt)
   unbury(id, task)
   local group = groupOf(task.holds)
-  if group and KEYS[14] then fillGroup(group) end -- a version that has taken over may be due later than one that waits
+  if group and attempt == 0 and not task.due then redis.call('HSET', KEYS[4], id, task.holds .. '0::') end -- a worker has had it: it keeps its place
+  if group and task.due and KEYS[14] then fillGroup(group) end -- the version may be due later than one that waits
   return score
 end

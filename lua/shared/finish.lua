@@ -34,8 +34,8 @@ local function finishAll()
   for j, answer in ipairs(#finished > 0 and finish(finished, place, function(j) return counted[j] end) or {}) do reply[place[j]] = answer end
   for _, holder in ipairs(holders) do
     settle(holder[1], holder[2], not discards)
-    if KEYS[14] then leaveGroup(holder[1], holder[2]) end
   end
+  if KEYS[14] then leaveGroups(holders) end
   forgetErrors(again)
   tally('done', done)
   return reply, first

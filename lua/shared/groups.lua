@@ -1,4 +1,5 @@
--- DEFINES groupOf, waitsUntil, needGroups, moveInGroup, fillGroup, enterGroup, leaveGroup, sweepGroups, hasPromoted, earliestPromoted, earlier
+-- DEFINES groupOf, waitsUntil, needGroups, placesIn, perGroup, joins, moveInGroup, fillGroup, enterGroup, leaveGroups, sweepGroups
+-- DEFINES hasPromoted, earliestPromoted, earlier
 -- USES unpack, rights, prelude, state
 -- For the scripts that enqueue, move or end tasks of a group, if they are given the groups. Of a group some tasks are in play: they are in the
 -- queue as other tasks are. The others wait: they have a payload, and '<what stands in front>::<due>' as their state field.
@@ -7,7 +8,10 @@
 --   as 16 digits of microseconds
 
 -- Returns the group of a task by what stands in front of its state field; nil if it is in none.
-local function groupOf(holds) return holds and string.match(holds, '^@%d+:(.*)$') end
+local function groupOf(holds)
+  local _, _, rest = unitsOf(holds)
+  return rest and string.match(rest, '^@%d+:(.*)$')
+end
 
 -- Returns when a task that waits in its group is due, by its state field; nil if it does not wait.
 local function waitsUntil(field)
@@ -30,13 +34,13 @@ local function needGroups()
   need('ZREM', KEYS[1])
 end
 
-local fillGroup, enterGroup, moveInGroup, leaveGroup, sweepGroups, hasPromoted, earliestPromoted
+local perGroup, placesIn, joins, fillGroup, enterGroup, moveInGroup, leaveGroups, sweepGroups, hasPromoted, earliestPromoted
 
 if KEYS[14] then
   local most
 
   -- Returns how many tasks of a group may be in play.
-  local function perGroup()
+  function perGroup()
     most = most or tonumber(string.match(redis.call('GET', KEYS[8]) or '', '^%d+ %d+ %d+ %d+ %d+ (%d+) %d+$') or 1)
     return most
   end
@@ -44,6 +48,20 @@ if KEYS[14] then
   local function inPlay(group, id) return '!' .. group .. '\0' .. id end
 
   local function waiting(group, due, id) return '~' .. group .. '\0' .. string.format('%016.0f', due * 1000000) .. id end
+
+  -- Returns the member and the state field of a task that is put into its group: into play, or to wait. holds is what stands in front of the field.
+  function joins(group, due, id, holds, plays)
+    if not plays then return waiting(group, due, id), holds .. '::' .. text(due) end
+    earliestPromoted = math.min(earliestPromoted or math.huge, due)
+    return inPlay(group, id), holds .. '::'
+  end
+
+  local function put(group, due, id, holds, plays)
+    local member, field = joins(group, due, id, holds, plays)
+    redis.call('ZADD', KEYS[14], '0', member)
+    if plays then redis.call('ZADD', KEYS[1], text(due), id) end
+    redis.call('HSET', KEYS[4], id, field)
+  end
 
   -- Returns members of a group that begin with a sign, n at most.
   local function membersOf(sign, group, n)
@@ -56,11 +74,10 @@ if KEYS[14] then
     if member then return tonumber(string.sub(member, #group + 3, #group + 18)) / 1000000, string.sub(member, #group + 19), member end
   end
 
-  local function play(group, due, id)
-    redis.call('ZADD', KEYS[14], '0', inPlay(group, id))
-    redis.call('ZADD', KEYS[1], text(due), id)
-    redis.call('HSET', KEYS[4], id, '@' .. #group .. ':' .. group .. '::')
-    earliestPromoted = math.min(earliestPromoted or math.huge, due)
+  -- Returns how many tasks of a group are in play, and when the first that waits is due, if one does. None does where none is in play.
+  function placesIn(group)
+    local count = redis.call('ZLEXCOUNT', KEYS[14], '[!' .. group .. '\0', '(!' .. group .. '\1')
+    return count, count > 0 and firstWaiting(group) or nil
   end
 
   -- Puts the first that waits into play. Returns whether there was one. Of what is not there, or has been put into the queue by a foreign
@@ -70,67 +87,66 @@ if KEYS[14] then
       local due, id, member = firstWaiting(group)
       if not due then return false end
       redis.call('ZREM', KEYS[14], member) -- after this a full server accepts the rest
-      if waitsUntil(redis.call('HGET', KEYS[4], id)) then
-        play(group, due, id)
+      local field = redis.call('HGET', KEYS[4], id)
+      if waitsUntil(field) then
+        put(group, due, id, holdsOf(field), true)
         hasPromoted = true
         return true
       end
     end
   end
 
-  -- Has a task wait.
-  local function await(group, due, id)
-    redis.call('ZADD', KEYS[14], '0', waiting(group, due, id))
-    redis.call('HSET', KEYS[4], id, '@' .. #group .. ':' .. group .. '::' .. text(due))
-  end
-
-  local function countInPlay(group)
-    return redis.call('ZLEXCOUNT', KEYS[14], '[!' .. group .. '\0', '(!' .. group .. '\1')
-  end
-
-  -- Takes tasks that a foreign consumer has removed out of play, puts those that wait into free places, and the first of them into the place of
-  -- a later one that no worker has had. Of many in play it looks at a hundred.
+  -- If tasks of a group wait: takes those that a foreign consumer has removed out of play, puts the first that wait into free places, and the
+  -- first of them into the place of a later one that no worker has had. Of many in play it looks at a hundred.
   function fillGroup(group)
+    if not firstWaiting(group) then return end
     local members, ids, scores, fields, last, at = membersOf('!', group, '100'), {}, {}, {}, nil, nil
     for i, member in ipairs(members) do ids[i] = string.sub(member, #group + 3) end
     if #ids > 0 then scores, fields = redis.call('ZMSCORE', KEYS[1], unpack(ids)), redis.call('HMGET', KEYS[4], unpack(ids)) end
     for i, id in ipairs(ids) do
-      local score = finite(scores[i])
+      local score, holds = finite(scores[i]), holdsOf(fields[i])
       if not scores[i] then redis.call('ZREM', KEYS[14], members[i]) end
-      if score and fields[i] == '@' .. #group .. ':' .. group .. '::' and score > (at or -math.huge) then last, at = id, score end
+      if score and holds and fields[i] == holds .. '::' and score > (at or -math.huge) then last, at = i, score end
     end
-    local count = #ids == 0 and 0 or countInPlay(group)
+    local count = #ids == 0 and 0 or placesIn(group)
     while count < perGroup() and promote(group) do count = count + 1 end
     if last and (firstWaiting(group) or math.huge) < at then
-      redis.call('ZREM', KEYS[1], last)
-      redis.call('ZREM', KEYS[14], inPlay(group, last))
-      await(group, at, last)
+      redis.call('ZREM', KEYS[1], ids[last])
+      redis.call('ZREM', KEYS[14], members[last])
+      put(group, at, ids[last], holdsOf(fields[last]), false)
       promote(group)
     end
   end
 
   -- Puts a task that is not there into its group: into play, or behind others.
-  function enterGroup(group, due, id)
-    local isFree = countInPlay(group) < perGroup()
-    if isFree and not firstWaiting(group) then return play(group, due, id) end
-    await(group, due, id)
-    local _, first = firstWaiting(group)
-    if isFree or first == id then fillGroup(group) end
+  function enterGroup(group, due, id, holds)
+    local count, first = placesIn(group)
+    local plays = count < perGroup() and not first
+    put(group, due, id, holds, plays)
+    if not plays and (count < perGroup() or due <= (first or due)) then fillGroup(group) end
   end
 
   -- Gives a task that waits since its due time was at another one.
-  function moveInGroup(group, id, at, due)
+  function moveInGroup(group, id, at, due, holds)
     redis.call('ZREM', KEYS[14], waiting(group, at, id))
-    await(group, due, id)
+    put(group, due, id, holds, false)
     fillGroup(group)
   end
 
-  -- Takes a task that has ended, or is a dead letter now, out of its group, by its state field as it was.
-  function leaveGroup(id, field)
-    local group, due = groupOf(holdsOf(field)), waitsUntil(field)
-    if not group then return end
-    if due then redis.call('ZREM', KEYS[14], waiting(group, due, id)) end
-    if redis.call('ZREM', KEYS[14], inPlay(group, id)) == 1 then fillGroup(group) end
+  -- Takes tasks that have ended, or are dead letters now, 250 at most, out of their groups. Each is { id, state field as it was }.
+  function leaveGroups(tasks)
+    local members, left = {}, {}
+    for _, task in ipairs(tasks) do
+      local id, group, due = task[1], groupOf(holdsOf(task[2])), waitsUntil(task[2])
+      if group then
+        members[#members + 1] = due and waiting(group, due, id) or inPlay(group, id)
+        left[#left + 1] = group
+      end
+    end
+    if #members == 0 or redis.call('ZREM', KEYS[14], unpack(members)) == 0 then return end
+    for i, group in ipairs(left) do
+      if group ~= left[i - 1] then fillGroup(group) end
+    end
   end
 
   -- Sees to groups of which a foreign consumer has removed a task in play, or which may have more in play than before: of a thousand in play, behind
@@ -146,7 +162,9 @@ if KEYS[14] then
     for from = 1, #ids, 250 do
       local scores = redis.call('ZMSCORE', KEYS[1], unpack(ids, from, math.min(from + 249, #ids)))
       for i = from, math.min(from + 249, #ids) do
-        if not scores[i - from + 1] or perGroup() > 1 and groups[i] ~= groups[i - 1] then fillGroup(groups[i]) end
+        local isGone = not scores[i - from + 1]
+        if isGone then redis.call('ZREM', KEYS[14], found[i]) end
+        if isGone or perGroup() > 1 and groups[i] ~= groups[i - 1] then fillGroup(groups[i]) end
       end
     end
     redis.call('HSET', KEYS[9], 'swept', #found == 1000 and found[1000] or '!')

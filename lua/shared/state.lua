@@ -1,4 +1,4 @@
--- DEFINES encode, encodeDead, holdsOf, decode
+-- DEFINES encode, encodeDead, holdsOf, unitsOf, decode
 -- USES prelude
 -- For the scripts that read or write state fields: what is in one.
 -- A state field is '<attempt>:<lease>:<deferred>', or with a lease that and ':<claimant>'; each may be empty.
@@ -12,8 +12,8 @@
 --             written: 1 to 128 printable ASCII characters, no space and no ':'
 -- A dead letter's state field is '<attempt>:dead:<reason>'.
 -- A task that was never claimed has none, unless it holds units of a stock: then '*<units>,<bytes of the item>:<item>' stands in front
--- of its state field from its enqueue to its end. Likewise '@<bytes of the group>:<group>' if it is in a group. The payload stands apart, so that nothing except
--- an enqueue writes it, and only what hands a task out reads it.
+-- of its state field from its enqueue to its end. Likewise '@<bytes of the group>:<group>', behind that, if it is in a group. The payload
+-- stands apart, so that nothing except an enqueue writes it, and only what hands a task out reads it.
 
 -- Returns a state field of these parts: numbers, and texts as they are written. claimant begins with its ':', or is ''.
 local function encode(attempt, unseen, lease, deferred, claimant)
@@ -29,8 +29,23 @@ local function encodeDead(attempt, reason) return string.format('%.0f:dead:', at
 local function holdsOf(field)
   local kind = field and string.byte(field, 1)
   if kind ~= 42 and kind ~= 64 then return nil end
-  local _, last, length = string.find(field, kind == 42 and '^%*%d+,(%d+):' or '^@(%d+):')
-  return last and string.sub(field, 1, last + tonumber(length))
+  local taken, _, last, length = 0, nil, nil, nil
+  if kind == 42 then
+    _, last, length = string.find(field, '^%*%d+,(%d+):')
+    if not last then return nil end
+    taken = last + tonumber(length)
+  end
+  _, last, length = string.find(field, '^@(%d+):', taken + 1)
+  return string.sub(field, 1, last and last + tonumber(length) or taken)
+end
+
+-- Of what stands in front of a state field, returns how many units the task holds, as text, of which item, and the rest. Without units, nil, nil
+-- and all of it.
+local function unitsOf(holds)
+  local _, last, units, length = string.find(holds or '', '^%*(%d+),(%d+):')
+  if not last then return nil, nil, holds end
+  local taken = last + tonumber(length)
+  return units, string.sub(holds, last + 1, taken), string.sub(holds, taken + 1)
 end
 
 -- Decodes a state field; nil for one not written by this library, of whatever version.

@@ -8,14 +8,14 @@
 -- what is longer than an ID, so that no later task of that ID gets them.
 local function settle(id, field, isSold)
   local holds = holdsOf(field)
-  if not holds or string.byte(holds, 1) ~= 42 then return end
+  local units, item = unitsOf(holds)
+  if not units then return end
   if not KEYS[12] then
     if isSold then id = string.rep('.', 513) .. text(now) .. id end
     while isSold and redis.call('HGET', KEYS[4], id) do id = '.' .. id end -- the clock was set back
     redis.call('HSET', KEYS[4], id, holds .. (isSold and '$' or '::'))
     return
   end
-  local units, item = string.match(holds, '^%*(%d+),%d+:(.*)$')
   redis.call('HINCRBY', KEYS[12], 'held:' .. item, '-' .. units)
   if isSold then redis.call('HINCRBY', KEYS[12], 'sold:' .. item, units) end
 end

@@ -1,5 +1,5 @@
 -- DEFINES sweep
--- USES failure, stock
+-- USES failure, stock, groups
 -- For presence.lua.
 
 -- Ends what tasks hold that are no more: a foreign consumer has removed them, or who ended them did not know that they hold any. Each call looks
@@ -10,7 +10,7 @@ local function sweep()
   local found = redis.call('HSCAN', KEYS[4], redis.call('HGET', KEYS[12], 'sweep') or '0', 'COUNT', '1000')
   for i = 1, #found[2], 2 do
     local id, field = found[2][i], found[2][i + 1]
-    if string.byte(field, 1) == 42 and not redis.call('ZSCORE', KEYS[1], id) and not redis.call('ZSCORE', KEYS[3], id) then
+    if string.byte(field, 1) == 42 and not redis.call('ZSCORE', KEYS[1], id) and not redis.call('ZSCORE', KEYS[3], id) and not waitsUntil(field) then
       redis.call('HDEL', KEYS[4], id)
       redis.call('ZREM', KEYS[5], id)
       forgetErrors({ id })

@@ -26,11 +26,11 @@ local function appendGroup(due, from, to, apart)
   end
 end
 
-local at, filled, more = 4, false, KEYS[14] and 1 or KEYS[12] and 3 or 0
+local at, filled, more = 4, false, KEYS[12] and 2 or 0
 while ARGV[at] do
   local due, count, payloadCount, before = dueAt(ARGV[at]), tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), #ids
   if more > 0 then
-    extras[#extras + 1] = { ARGV[at + 3], ARGV[at + 4], ARGV[at + 5], from = before + 1, to = before + count, due = due }
+    extras[#extras + 1] = { ARGV[at + 3], ARGV[at + 4], from = before + 1, to = before + count, due = due }
     at = at + more
   end
   appendGroup(due, at + 3, at + 2 + count, tonumber(ARGV[3]))

@@ -108,6 +108,27 @@ func TestGroup_HowATaskEnds(t *testing.T) {
 	}
 }
 
+// TestGroup_WhatIsGivenBackKeepsItsPlace, also if the attempt does not count, and it is due later
+// than those that wait.
+func TestGroup_WhatIsGivenBackKeepsItsPlace(t *testing.T) {
+	eachGrouped(t, func(g grouped) {
+		for _, id := range []string{"1", "2"} {
+			g.Enqueue(sluice.OutcomeAdded, of("a", id))
+		}
+		require.NoError(g, g.Q.Release(g.Context(), g.ClaimOne(time.Minute)))
+		g.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "0", Group: "a", At: time.Now().Add(-time.Hour)})
+		g.requireWaiting("0", "2")
+		stop := systest.StartWorker(g.T, &sluice.Worker{Queue: g.On(g.RDB), Handler: func(context.Context, sluice.Entry) error {
+			return sluice.Again(time.Hour)
+		}})
+		g.Eventually(func() bool { return g.Get("1").State == sluice.StateScheduled })
+		require.NoError(g, stop())
+		g.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "00", Group: "a", At: time.Now().Add(-2 * time.Hour)})
+		g.requireWaiting("00", "0", "2")
+		require.Zero(g, g.Get("1").Attempt)
+	})
+}
+
 // TestGroup_PopAndAttemptsUsedUp end a task, too.
 func TestGroup_PopAndAttemptsUsedUp(t *testing.T) {
 	eachGrouped(t, func(g grouped) {
@@ -215,7 +236,7 @@ func TestGroup_OfAnotherOneIsInvalid(t *testing.T) {
 			require.ErrorIs(g, err, sluice.ErrInvalid, id)
 		}
 		g.requireWaiting("2")
-		for _, bad := range []sluice.Task{{ID: "x", Group: "a\x00"}, {ID: "x", Group: string(make([]byte, 257))}, {ID: "x", Group: "a", Take: sluice.Take{Item: "phone"}}} {
+		for _, bad := range []sluice.Task{{ID: "x", Group: "a\x00"}, {ID: "x", Group: string(make([]byte, 257))}} {
 			_, err := g.Q.Enqueue(g.Context(), bad)
 			require.ErrorIs(g, err, sluice.ErrInvalid)
 		}

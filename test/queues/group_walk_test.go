@@ -26,6 +26,22 @@ type groupWalk struct {
 	tasks    map[string]string // payloads of those that are there
 	dead     map[string]bool
 	held     []sluice.Entry
+	sold     int
+}
+
+// total is how many phones there are: some tasks find none left.
+const total = 4
+
+// takes says whether tasks of that ID take a phone.
+func takes(id string) bool { return strings.HasSuffix(id, "-3") || strings.HasSuffix(id, "-4") }
+
+// front is what stands in front of a task's state field.
+func front(id string) string {
+	text := fmt.Sprintf("@%d:%s", len(groupOf(id)), groupOf(id))
+	if takes(id) {
+		text = "*1,5:phone" + text
+	}
+	return text
 }
 
 func (w *groupWalk) id() string { return fmt.Sprintf("g%d-%d", w.rng.IntN(3), w.rng.IntN(5)) }
@@ -35,29 +51,54 @@ func groupOf(id string) string { g, _, _ := strings.Cut(id, "-"); return g }
 func (w *groupWalk) at() time.Time { return w.base.Add(time.Duration(w.rng.IntN(9)-6) * time.Hour) }
 
 func (w *groupWalk) task(id string) sluice.Task {
-	return sluice.Task{
+	t := sluice.Task{
 		ID: id, Group: groupOf(id), At: w.at(), Payload: []byte(fmt.Sprint(w.rng.Int64())),
 		Duplicates: sluice.Duplicates(1 + w.rng.IntN(5)),
 	}
+	if takes(id) {
+		t.Take = sluice.Take{Item: "phone", Units: 1}
+	}
+	return t
 }
 
-// took notes what has become of a task that was enqueued.
-func (w *groupWalk) took(t sluice.Task, outcome sluice.Outcome) {
+// units returns how many phones tasks hold.
+func (w *groupWalk) units() (held int) {
+	for id := range w.tasks {
+		if takes(id) {
+			held++
+		}
+	}
+	return held
+}
+
+// took notes what has become of a task that was enqueued; asked is whether the server has said it.
+func (w *groupWalk) took(t sluice.Task, outcome sluice.Outcome, asked bool) {
 	switch _, is := w.tasks[t.ID]; outcome {
 	case sluice.OutcomeAdded:
-		require.False(w, is && !w.dead[t.ID], t.ID)
+		require.False(w, is && (!w.dead[t.ID] || takes(t.ID)), t.ID)
+		require.False(w, takes(t.ID) && w.units()+w.sold == total)
 	case sluice.OutcomeKept:
 		require.True(w, is, t.ID)
 		return
+	case sluice.OutcomeSoldOut:
+		require.True(w, takes(t.ID) && w.units()+w.sold == total, t.ID)
+		require.False(w, is && asked, t.ID) // an answer from memory looks at no ID
+		return
 	default:
-		require.True(w, is, t.ID)
+		require.True(w, is && !takes(t.ID), t.ID)
 	}
 	w.tasks[t.ID] = string(t.Payload)
 	delete(w.dead, t.ID)
 }
 
 // ended notes that a task is there no more.
-func (w *groupWalk) ended(id string) { delete(w.tasks, id); delete(w.dead, id) }
+func (w *groupWalk) ended(id string, isSold bool) {
+	if isSold && takes(id) {
+		w.sold++
+	}
+	delete(w.tasks, id)
+	delete(w.dead, id)
+}
 
 func (w *groupWalk) step() {
 	ctx := w.Context()
@@ -66,7 +107,7 @@ func (w *groupWalk) step() {
 		t := w.task(w.id())
 		outcome, err := w.Q.Enqueue(ctx, t)
 		require.NoError(w, err)
-		w.took(t, outcome)
+		w.took(t, outcome, false)
 	case 4:
 		ts := make([]sluice.Task, 1+w.rng.IntN(6))
 		for i := range ts {
@@ -75,11 +116,12 @@ func (w *groupWalk) step() {
 		outcomes, err := w.Q.EnqueueBatch(ctx, ts)
 		require.NoError(w, err)
 		for i, t := range ts {
-			w.took(t, outcomes[i])
+			w.took(t, outcomes[i], true)
 		}
 	case 5, 6:
 		for _, e := range w.Claim(1+w.rng.IntN(3), time.Hour) {
 			require.Equal(w, groupOf(e.ID), e.Group)
+			require.Equal(w, takes(e.ID), e.Take == sluice.Take{Item: "phone", Units: 1})
 			require.Equal(w, w.tasks[e.ID], string(e.Payload))
 			w.held = append(w.held, e)
 		}
@@ -91,7 +133,7 @@ func (w *groupWalk) step() {
 		require.NoError(w, err)
 		_, is := w.tasks[id]
 		require.Equal(w, is, state != sluice.StateAbsent, "%s %v", id, state)
-		w.ended(id)
+		w.ended(id, false)
 	case 10:
 		id := w.id()
 		found, err := w.Q.Reschedule(ctx, id, time.Until(w.at()))
@@ -109,7 +151,7 @@ func (w *groupWalk) step() {
 		require.NoError(w, err)
 		for _, e := range es {
 			require.Equal(w, w.tasks[e.ID], string(e.Payload))
-			w.ended(e.ID)
+			w.ended(e.ID, true)
 		}
 	case 13:
 		w.perGroup = 1 + w.rng.IntN(3)
@@ -126,8 +168,9 @@ func (w *groupWalk) settle() {
 	i := w.rng.IntN(len(w.held))
 	e := w.held[i]
 	w.held = append(w.held[:i], w.held[i+1:]...)
-	parts := strings.Split(w.RDB.HGet(w.Context(), "{"+w.Key+"}:state", e.ID).Val(), ":")
-	waits := len(parts) > 3 && parts[3] != "" // a version, which takes over
+	field := w.RDB.HGet(w.Context(), "{"+w.Key+"}:state", e.ID).Val()
+	parts := strings.Split(strings.TrimPrefix(field, front(e.ID)), ":")
+	waits := len(parts) > 2 && parts[2] != "" // a version, which takes over
 	how, err := w.rng.IntN(4), error(nil)
 	switch how {
 	case 0:
@@ -146,7 +189,7 @@ func (w *groupWalk) settle() {
 	switch {
 	case waits:
 	case how == 0:
-		w.ended(e.ID)
+		w.ended(e.ID, true)
 	case how == 1:
 		w.dead[e.ID] = true
 	}
@@ -168,7 +211,7 @@ func (w *groupWalk) check(before map[string]int) (inPlay map[string]int) {
 			require.Contains(w, scores, rest)
 			require.Equal(w, group, groupOf(rest))
 			inPlay[group]++
-			if fields[rest] == fmt.Sprintf("@%d:%s::", len(group), group) {
+			if fields[rest] == front(rest)+"::" {
 				unclaimed[rest] = scores[rest]
 			}
 		case '~':
@@ -183,11 +226,11 @@ func (w *groupWalk) check(before map[string]int) (inPlay map[string]int) {
 			w.Fatalf("%q", member)
 		}
 	}
-	total := 0
+	plays := 0
 	for _, n := range inPlay {
-		total += n
+		plays += n
 	}
-	require.Len(w, scores, total, "each task in the queue is in play")
+	require.Len(w, scores, plays, "each task in the queue is in play")
 	for id := range w.tasks {
 		_, waits := waiting[id]
 		_, plays := scores[id]
@@ -210,11 +253,16 @@ func (w *groupWalk) check(before map[string]int) (inPlay map[string]int) {
 	s, err := w.Q.Stats(ctx)
 	require.NoError(w, err)
 	require.EqualValues(w, len(waiting), s.GroupWaiting)
+	info, err := w.Q.Stock(ctx, "phone")
+	require.NoError(w, err)
+	require.EqualValues(w, w.units(), info.Held)
+	require.EqualValues(w, w.sold, info.Sold)
 	return inPlay
 }
 
-// TestGroup_Walk: random operations on 15 tasks of 3 groups. After each, no group has too many in
-// play, none waits in vain, the earliest are in play, and nothing is lost.
+// TestGroup_Walk: random operations on 15 tasks of 3 groups, of which some take units. After each,
+// no group has too many in play, none waits in vain, the earliest are in play, nothing is lost, and
+// each unit is left, held or sold.
 func TestGroup_Walk(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		for seed := range redistest.FullOrShort(uint64(20), uint64(4)) {
@@ -224,6 +272,8 @@ func TestGroup_Walk(t *testing.T) {
 			}
 			require.NoError(w, w.Q.Purge(w.Context()))
 			require.NoError(w, w.Q.SetLimits(w.Context(), sluice.Limits{}))
+			require.NoError(w, w.Q.DeleteStock(w.Context(), "phone"))
+			require.NoError(w, w.Q.SetStock(w.Context(), "phone", total))
 			var inPlay map[string]int
 			for range 150 {
 				w.step()
