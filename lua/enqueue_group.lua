@@ -5,8 +5,8 @@
 -- RETURNS what take.lua does; 8 there is a task of that ID in no group, or in another one: nothing changed
 -- USES unpack, rights, prelude, new, wake, tasks, once, groups, fields, put, state, sale, group_new
 -- RETRY never: as of enqueue.lua.
-redis.call('HLEN', KEYS[2]) -- check the types before the first write
-redis.call('ZCARD', KEYS[3]); redis.call('ZCARD', KEYS[14])
+redis.call('ZCARD', KEYS[3]) -- check the types before the first write
+redis.call('ZCARD', KEYS[14])
 local scores, fields = redis.call('ZMSCORE', KEYS[1], unpack(ids)), redis.call('HMGET', KEYS[4], unpack(ids))
 local done = within and redis.call('ZMSCORE', KEYS[10], unpack(ids)) or {}
 needAll()

@@ -3,6 +3,7 @@
 -- For enqueue_group.lua. What is written of new tasks of groups is written together.
 need('HSET', KEYS[2])
 need('HDEL', KEYS[2])
+local left = redis.call('HLEN', KEYS[2]) > 0 -- perhaps payloads of the same IDs
 
 local queued, members, states, stored, empty, plays = {}, {}, {}, {}, {}, 0
 local places = {} -- of each group to which tasks were added: how many are in play, and when the first that waits is due
@@ -15,7 +16,7 @@ local function flush()
   redis.call('ZADD', KEYS[14], unpack(members))
   redis.call('HSET', KEYS[4], unpack(states))
   if #stored > 0 then redis.call('HSET', KEYS[2], unpack(stored)) end
-  if #empty > 0 then redis.call('HDEL', KEYS[2], unpack(empty)) end
+  if #empty > 0 and left then redis.call('HDEL', KEYS[2], unpack(empty)) end
   queued, members, states, stored, empty = {}, {}, {}, {}, {}
 end
 
