@@ -110,8 +110,8 @@ func TestHooks_NoneCostNothing(t *testing.T) {
 func TestDisposition_HasANameForEach(t *testing.T) {
 	t.Parallel()
 	for d, name := range map[Disposition]string{
-		DispositionDone: "done", DispositionRetried: "retried", DispositionBuried: "buried", DispositionCanceled: "canceled", DispositionReleased: "released", DispositionDiscarded: "discarded", DispositionAgain: "again", DispositionLost: "lost",
-		0: "unknown", -1: "unknown", DispositionLost + 1: "unknown",
+		DispositionDone: "done", DispositionRetried: "retried", DispositionBuried: "buried", DispositionCanceled: "canceled", DispositionReleased: "released", DispositionDiscarded: "discarded", DispositionAgain: "again", DispositionLost: "lost", DispositionExpired: "expired",
+		0: "unknown", -1: "unknown", DispositionExpired + 1: "unknown",
 	} {
 		require.Equal(t, name, d.String())
 	}

@@ -49,8 +49,8 @@ type Task struct {
 	// and values of Header it may have 1 MiB: keep what is larger elsewhere, and its name here.
 	Payload []byte
 	// Header goes along with the payload, for what is not the worker's business: the context of a
-	// trace, say. Up to 64 pairs, 63 beside a Kind; a key has 1 to 256 bytes, and is not
-	// "sluice-kind". Optional.
+	// trace, say. Up to 64 pairs, one less beside a Kind, and beside Expires; a key has 1 to 256
+	// bytes, and is neither "sluice-kind" nor "sluice-expires". Optional.
 	Header map[string]string
 	// Delay is the time from now, by the server's clock, until the task is due. A negative delay
 	// means at once, as time.Until of a deadline that has passed is; one of more than 100 years is
@@ -72,6 +72,13 @@ type Task struct {
 	// to 256 bytes, none of which is 0. A task of that ID in another group, or in none, is
 	// ErrInvalid. Optional.
 	Group string
+	// Expires is when the task is worth nothing any more: a Worker hands it to no handler then, also
+	// when it is to be tried again, but removes it as Discard does (DispositionExpired), and units
+	// that it holds are put back. The time counts by the server's clock, when the task is claimed. A
+	// handler that has begun is not interrupted. Claim, Pop and the like hand the task out all the
+	// same: a loop of one's own compares Entry.Expires. ErrInvalid: a time before 1970 or after 2200,
+	// or not after At. Optional.
+	Expires time.Time
 }
 
 // Entry is a task as Claim, Pop, Peek and a Worker hand it out.
@@ -97,6 +104,8 @@ type Entry struct {
 	Take Take
 	// Group is the task's, "" for none.
 	Group string
+	// Expires is the task's, zero for none.
+	Expires time.Time
 }
 
 // TaskInfo is a task as Get, List and All show it, in whatever state it is.

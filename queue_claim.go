@@ -117,7 +117,7 @@ func (q *Queue) Wait(ctx context.Context) error {
 func entryOf(t store.Task) Entry {
 	return Entry{
 		ID: t.ID, Kind: t.Kind, Payload: t.Payload, Header: t.Header, Score: t.Score, Attempt: t.Attempt, Due: t.Due,
-		Take: Take{Item: t.Take.Item, Units: t.Take.Units}, Group: t.Group,
+		Take: Take{Item: t.Take.Item, Units: t.Take.Units}, Group: t.Group, Expires: t.Expires,
 	}
 }
 

@@ -93,7 +93,7 @@ func (q *Queue) remembers() bool { return q.options.Retention > 0 }
 
 // draftOf returns the task as the engine takes it.
 func draftOf(t *Task) store.Draft {
-	d := store.Draft{ID: t.ID, Kind: t.Kind, Payload: t.Payload, Header: t.Header, Delay: t.Delay, At: t.At, Take: t.Take.draft(), Group: t.Group}
+	d := store.Draft{ID: t.ID, Kind: t.Kind, Payload: t.Payload, Header: t.Header, Delay: t.Delay, At: t.At, Take: t.Take.draft(), Group: t.Group, Expires: t.Expires}
 	if t.Duplicates != 0 {
 		d.Duplicates = t.Duplicates.String()
 	}
@@ -113,6 +113,12 @@ func checkTasks(ctx context.Context, ts []Task, remembers bool) error {
 	return nil
 }
 
+// isTime reports whether a task may be due then, or expire: zero stands for neither. After is wrong
+// for times that are 292 billion years away.
+func isTime(at time.Time) bool {
+	return at.IsZero() || at.Unix() >= 0 && at.Unix() <= store.LastTime.Unix() && !at.After(store.LastTime)
+}
+
 // checkTask says what is wrong with a task for a queue that remembers what is done, or does not.
 func checkTask(t *Task, remembers bool) error {
 	switch {
@@ -120,9 +126,12 @@ func checkTask(t *Task, remembers bool) error {
 		return fmt.Errorf("%w: ID must be 1 to %d bytes", ErrInvalid, keyspace.MaxLength)
 	case t.Delay != 0 && !t.At.IsZero():
 		return fmt.Errorf("%w: Delay and At are both set", ErrInvalid)
-	// After is wrong for times that are 292 billion years away.
-	case !t.At.IsZero() && (t.At.Unix() < 0 || t.At.Unix() > store.LastTime.Unix() || t.At.After(store.LastTime)):
+	case !isTime(t.At):
 		return fmt.Errorf("%w: At must be 1970 to %d", ErrInvalid, store.LastTime.Year())
+	case !isTime(t.Expires):
+		return fmt.Errorf("%w: Expires must be 1970 to %d", ErrInvalid, store.LastTime.Year())
+	case !t.Expires.IsZero() && !t.At.IsZero() && !t.At.Before(t.Expires):
+		return fmt.Errorf("%w: Expires is not after At", ErrInvalid)
 	}
 	if t.Duplicates != 0 {
 		if err := t.Duplicates.check(remembers); err != nil {
@@ -159,8 +168,14 @@ func (t *Task) checkGroup() error {
 
 // checkHeader says what is wrong with the header. The error names no key and no value.
 func (t *Task) checkHeader() error {
-	if n := len(t.Header); n > store.MaxHeaders || n == store.MaxHeaders && t.Kind != "" { // which is kept among the pairs
-		return fmt.Errorf("%w: Header has %d pairs, %d are allowed, with the Kind", ErrInvalid, n, store.MaxHeaders)
+	n := len(t.Header)
+	for _, isSet := range []bool{t.Kind != "", !t.Expires.IsZero()} { // which are kept among the pairs
+		if isSet {
+			n++
+		}
+	}
+	if n > store.MaxHeaders {
+		return fmt.Errorf("%w: Header has %d pairs with Kind and Expires, %d are allowed", ErrInvalid, n, store.MaxHeaders)
 	}
 	for key := range t.Header {
 		switch {
@@ -168,6 +183,8 @@ func (t *Task) checkHeader() error {
 			return fmt.Errorf("%w: a key of Header must be 1 to %d bytes", ErrInvalid, store.MaxHeaderKey)
 		case key == store.KindKey:
 			return fmt.Errorf("%w: Header must not have %s: set Kind", ErrInvalid, store.KindKey)
+		case key == store.ExpiresKey:
+			return fmt.Errorf("%w: Header must not have %s: set Expires", ErrInvalid, store.ExpiresKey)
 		}
 	}
 	return nil

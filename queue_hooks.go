@@ -79,7 +79,7 @@ type TaskFinished struct {
 	Lateness    time.Duration // as TaskStarted was told
 	Took        time.Duration // how long the handler ran
 	Disposition Disposition
-	Err         error // the handler's
+	Err         error // the handler's; of a task that has expired, that it has
 }
 
 // TaskStuck is what the hook TaskStuck is told.
@@ -111,9 +111,11 @@ const (
 	DispositionAgain
 	// DispositionLost: the lease was lost; the task may be worked on again.
 	DispositionLost
+	// DispositionExpired: the task had expired before a handler had it, and is removed.
+	DispositionExpired
 )
 
-var dispositionNames = [...]string{"unknown", "done", "retried", "buried", "canceled", "released", "discarded", "again", "lost"}
+var dispositionNames = [...]string{"unknown", "done", "retried", "buried", "canceled", "released", "discarded", "again", "lost", "expired"}
 
 // String returns the disposition's name in lower case.
 func (d Disposition) String() string { return nameIn(dispositionNames[:], int(d)) }

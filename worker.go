@@ -171,6 +171,8 @@ type WorkerStats struct {
 	// Again is how many tasks were given back because the handler returned Again, or an error
 	// that wraps it. (A version that was waiting may have taken a task's place.)
 	Again int64
+	// Expired is how many tasks were removed because they had expired: see Task.Expires.
+	Expired int64
 	// Lost is how many leases this Worker has lost before the handler's result was accepted, or
 	// left to run out, because the handler was stuck or Run gave up waiting for it: the work may be
 	// done twice. Stats.Lost is the server's count.
@@ -273,7 +275,7 @@ func (w *Worker) Stats() WorkerStats {
 	ended := func(how taskloop.Ending) int64 { return w.counters.Ended[how].Load() }
 	return WorkerStats{
 		Running: w.counters.Running.Load(), Stuck: w.counters.Stuck.Load(), Done: ended(taskloop.Done), Retried: ended(taskloop.Retried), Buried: ended(taskloop.Buried),
-		Canceled: ended(taskloop.Canceled), Released: ended(taskloop.Released), Discarded: ended(taskloop.Discarded), Again: ended(taskloop.Again), Lost: ended(taskloop.Lost),
+		Canceled: ended(taskloop.Canceled), Released: ended(taskloop.Released), Discarded: ended(taskloop.Discarded), Again: ended(taskloop.Again), Expired: ended(taskloop.Expired), Lost: ended(taskloop.Lost),
 	}
 }
 
@@ -282,7 +284,7 @@ func (w *Worker) engine(log *slog.Logger) (*queues.Worker, error) {
 	log = slog.New(containedLog{log.Handler()}).With(slog.String("queue", w.Queue.name))
 	lease := orDefault(w.Lease, defaultLease)
 	p := &workerHandler{
-		backoff: w.Backoff, timeout: limitOr(w.Timeout, defaultTimeout), log: log,
+		backoff: w.Backoff, timeout: limitOr(w.Timeout, defaultTimeout), lease: lease, log: log,
 		maxAttempts: w.Queue.options.MaxAttempts, remembers: w.Queue.remembers(),
 	}
 	if p.backoff == nil {
@@ -347,11 +349,16 @@ type workerHandler struct {
 	handler     Handler
 	backoff     func(attempt int, err error) time.Duration
 	timeout     time.Duration // 0 for none
+	lease       time.Duration
 	maxAttempts int           // 0 for no limit
 	remembers   bool          // the queue has a retention
 	log         *slog.Logger
 	unknown     toldKinds
+	expired     toldKinds
 }
+
+// errExpired is the error of a task that no handler gets, since it has expired.
+var errExpired = errors.New("the task has expired")
 
 // panicError is a handler's panic.
 type panicError struct {
@@ -363,6 +370,9 @@ func (e *panicError) Error() string { return "panic: " + e.value }
 
 // Handle calls the handler, and makes a panic an error.
 func (h *workerHandler) Handle(ctx context.Context, t store.Task) (err error) {
+	if claimed := store.TimeOf(t.Score).Add(-h.lease); !t.Expires.IsZero() && !claimed.Before(t.Expires) {
+		return errExpired
+	}
 	if h.timeout > 0 {
 		var stop context.CancelFunc
 		ctx, stop = context.WithTimeout(ctx, h.timeout)
@@ -408,6 +418,12 @@ func (h *workerHandler) Decide(ctx context.Context, t store.Task, err error) (d 
 	case errors.Is(ended, ErrLost): // nothing comes of it
 		h.log.Info("sluice: attempt failed", about...)
 		return store.Disposition{Action: store.Release}
+	case err == errExpired: //nolint:errorlint // ours is never wrapped
+		if h.expired.isNews(t.Kind) {
+			h.log.Warn("sluice: a task has expired before a handler had it; this is logged once a minute for each kind",
+				slog.String("task", t.ID), slog.String("kind", t.Kind), slog.Time("expired", t.Expires))
+		}
+		return store.Disposition{Action: store.Expire, Reason: reason}
 	case again && h.isOfUnknownKind(err):
 		return store.Disposition{Action: store.Again, Delay: delay}
 	case again:

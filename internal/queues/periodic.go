@@ -272,7 +272,7 @@ func (w *Worker) putBack(t store.Task, o occurrence, now time.Time) error {
 		w.Loop.Log.Info("sluice: removed a periodic task that no worker knows", slog.String("task", t.ID))
 		return &notHandledError{store.Disposition{Action: store.Finish}, why}
 	}
-	again := &store.Next{At: now.Add(backoff.Half(putBackFor)), Payload: store.Pack(t.Kind, o.header(t.ID, t.Header), t.Payload)}
+	again := &store.Next{At: now.Add(backoff.Half(putBackFor)), Payload: store.Pack(t.Kind, o.header(t.ID, t.Header), time.Time{}, t.Payload)}
 	return &notHandledError{store.Disposition{Action: store.Again, Next: again}, why}
 }
 

@@ -40,6 +40,7 @@ type Draft struct {
 	Duplicates string // the policy, as enqueue.lua knows it; "" for the queue's
 	Take       Take
 	Group      string
+	Expires    time.Time
 }
 
 // Take is units of an item that a task takes.
@@ -55,7 +56,7 @@ func (d *Draft) Enqueue() Enqueue {
 	if d.At.IsZero() {
 		due = DueIn(d.Delay)
 	}
-	e := Enqueue{Due: due, ID: d.ID, Payload: Pack(d.Kind, d.Header, d.Payload), Duplicates: d.Duplicates, Group: d.Group}
+	e := Enqueue{Due: due, ID: d.ID, Payload: Pack(d.Kind, d.Header, d.Expires, d.Payload), Duplicates: d.Duplicates, Group: d.Group}
 	if d.Take.Units > 0 {
 		take := d.Take
 		e.Take = &take

@@ -4,38 +4,43 @@ import (
 	"bytes"
 	"encoding/binary"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 )
 
 const (
-	// MaxHeaders is the most pairs that a task's header may have, with its kind.
+	// MaxHeaders is the most pairs that a task's header may have, with its kind and its end.
 	MaxHeaders = 64
 	// MaxHeaderKey is the length of the longest key of a header, and of the longest kind, in bytes.
 	MaxHeaderKey = 256
 	// KindKey is the key in a frame of the task's kind. No header has it. A client that knows no
 	// kinds reads it as one.
 	KindKey = "sluice-kind"
+	// ExpiresKey is likewise that of the time after which no handler gets the task: decimal
+	// microseconds of Unix time.
+	ExpiresKey = "sluice-expires"
 	// frameMagic is what a frame begins with, with the number of its format. No UTF-8 text begins
 	// with its first byte.
 	frameMagic = "\xffSLU\x01"
 )
 
-// A task's kind and header are kept in front of its payload, in a frame, so that they stay with the
-// payload whatever becomes of the task, and no script knows of them:
+// A task's kind, header and end are kept in front of its payload, in a frame, so that they stay with
+// the payload whatever becomes of the task, and no script knows of them:
 //
 //	frameMagic, the size of the pairs, the pairs, the payload
 //
 // A pair is a key and a value, each after its size; the keys ascend. A size is a uvarint of the
-// fewest bytes. The kind is a pair, too, if there is one. A payload with neither is stored as it
-// is, except one that begins with frameMagic: that gets a frame without pairs.
+// fewest bytes. The kind is a pair, too, if there is one, and so is the end. A payload with none is
+// stored as it is, except one that begins with frameMagic: that gets a frame without pairs.
 //
-// So there is one frame for each kind, header and payload. What begins like a frame and is not
+// So there is one frame for each kind, header, end and payload. What begins like a frame and is not
 // exactly what Pack would have written is a payload, from a foreign producer.
 
-// Pack returns a kind, "" for none, a header, and a payload, as they are stored: MaxHeaders pairs
-// at most. It is a copy.
-func Pack(kind string, header map[string]string, payload []byte) string {
-	if kind == "" && len(header) == 0 && !bytes.HasPrefix(payload, []byte(frameMagic)) {
+// Pack returns a kind, "" for none, a header, when the task expires, zero for never, and a payload,
+// as they are stored: MaxHeaders pairs at most. It is a copy.
+func Pack(kind string, header map[string]string, expires time.Time, payload []byte) string {
+	if kind == "" && len(header) == 0 && expires.IsZero() && !bytes.HasPrefix(payload, []byte(frameMagic)) {
 		return string(payload)
 	}
 	var room [MaxHeaders]string
@@ -46,12 +51,18 @@ func Pack(kind string, header map[string]string, payload []byte) string {
 	if kind != "" {
 		keys = append(keys, KindKey)
 	}
+	if !expires.IsZero() {
+		keys = append(keys, ExpiresKey)
+	}
 	slices.Sort(keys)
 	pairs := make([]byte, 0, 512) // mostly enough, and not on the heap
 	for _, key := range keys {
 		value := header[key]
-		if key == KindKey {
+		switch {
+		case key == KindKey:
 			value = kind
+		case key == ExpiresKey && !expires.IsZero():
+			value = strconv.FormatInt(expires.UnixMicro(), 10)
 		}
 		pairs = appendSized(appendSized(pairs, key), value)
 	}
@@ -69,20 +80,28 @@ func appendSized(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// Unpack returns the kind, the header and the payload of what is stored; nil for those that are
-// empty. The result shares no memory with what is stored.
-func Unpack(stored string) (kind string, header map[string]string, payload []byte) {
+// Unpack returns the kind, the header, the end and the payload of what is stored; zero for those
+// that are not there. The result shares no memory with what is stored.
+func Unpack(stored string) (kind string, header map[string]string, expires time.Time, payload []byte) {
 	kind, header, rest, ok := cutFrame(stored)
 	if !ok {
 		kind, header, rest = "", nil, stored
 	}
+	if end, has := header[ExpiresKey]; has { // the library's, or a header of an earlier build
+		if us, err := strconv.ParseInt(end, 10, 64); err == nil && us > 0 && strconv.FormatInt(us, 10) == end {
+			expires = time.UnixMicro(us)
+			if delete(header, ExpiresKey); len(header) == 0 {
+				header = nil
+			}
+		}
+	}
 	if rest != "" {
 		payload = []byte(rest)
 	}
-	return kind, header, payload
+	return kind, header, expires, payload
 }
 
-// cutFrame is Unpack for a frame. It reports whether there is one.
+// cutFrame is Unpack for a frame, whose end is in the header. It reports whether there is one.
 func cutFrame(stored string) (kind string, header map[string]string, payload string, ok bool) {
 	rest, ok := strings.CutPrefix(stored, frameMagic)
 	if !ok {

@@ -5,39 +5,45 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
 
 // FuzzHeader_RoundTrip: what a producer gives comes back, whatever it is.
 func FuzzHeader_RoundTrip(f *testing.F) {
-	f.Add("", "", "", "", "", "")
-	f.Add("", "k", "v", "", "", "payload")
-	f.Add("kind", "", "", "", "", "payload")
-	f.Add("kind", "a", "", "z", "", "payload")
-	f.Add("", "b", "", "a", strings.Repeat("x", 200), "\x00\xff")
-	f.Add("", "", "", "", "", frameMagic)
-	f.Add("", "", "", "", "", frameMagic+"\x00"+frameMagic)
-	f.Add("", frameMagic, frameMagic, "", "", frameMagic+"\x04\x01k\x01v")
-	f.Fuzz(func(t *testing.T, kind, key1, value1, key2, value2, payload string) {
+	f.Add("", "", "", "", "", "", int64(0))
+	f.Add("", "k", "v", "", "", "payload", int64(1))
+	f.Add("kind", "", "", "", "", "payload", int64(15000))
+	f.Add("kind", "a", "", "z", "", "payload", int64(16000))
+	f.Add("", "b", "", "a", strings.Repeat("x", 200), "\x00\xff", int64(17000))
+	f.Add("", "", "", "", "", frameMagic, int64(18000))
+	f.Add("", "", "", "", "", frameMagic+"\x00"+frameMagic, int64(19000))
+	f.Add("", frameMagic, frameMagic, "", "", frameMagic+"\x04\x01k\x01v", int64(20000))
+	f.Fuzz(func(t *testing.T, kind, key1, value1, key2, value2, payload string, us int64) {
 		given := map[string]string{}
 		for key, value := range map[string]string{key1: value1, key2: value2} {
-			if key != "" && key != KindKey && len(key) <= MaxHeaderKey {
+			if key != "" && key != KindKey && key != ExpiresKey && len(key) <= MaxHeaderKey {
 				given[key] = value
 			}
 		}
 		kind = kind[:min(len(kind), MaxHeaderKey)]
-		stored := Pack(kind, given, []byte(payload))
-		gotKind, header, got := Unpack(stored)
+		var end time.Time
+		if us > 0 {
+			end = time.UnixMicro(us)
+		}
+		stored := Pack(kind, given, end, []byte(payload))
+		gotKind, header, expires, got := Unpack(stored)
 		require.Equal(t, kind, gotKind)
+		require.Equal(t, end, expires)
 		require.Equal(t, payload, string(got))
 		require.Len(t, header, len(given))
 		for key, value := range given {
 			require.Equal(t, value, header[key])
 		}
-		if len(given) == 0 && kind == "" {
+		if len(given) == 0 && kind == "" && us <= 0 {
 			require.Nil(t, header)
-			require.Equal(t, strings.HasPrefix(payload, frameMagic), stored != payload, "no bytes if there is neither")
+			require.Equal(t, strings.HasPrefix(payload, frameMagic), stored != payload, "no bytes if there is none")
 		}
 	})
 }
@@ -45,8 +51,9 @@ func FuzzHeader_RoundTrip(f *testing.F) {
 // FuzzHeader_AnyBytes: any bytes are read without a panic. They are a plain payload, unless they
 // are exactly what is written for a header and a payload.
 func FuzzHeader_AnyBytes(f *testing.F) {
-	true1 := Pack("", map[string]string{"a": "1", "b": ""}, []byte("p"))
+	true1 := Pack("", map[string]string{"a": "1", "b": ""}, time.UnixMicro(7), []byte("p"))
 	f.Add(true1)
+	f.Add(strings.Replace(true1, "\x017", "\x01x", 1)) // a header of an earlier build
 	f.Add(true1[:len(true1)-2])
 	f.Add("")
 	f.Add(frameMagic)
@@ -55,12 +62,12 @@ func FuzzHeader_AnyBytes(f *testing.F) {
 		f.Add(hostile)
 	}
 	f.Fuzz(func(t *testing.T, stored string) {
-		kind, header, payload := Unpack(stored)
-		if kind == "" && header == nil && string(payload) == stored {
+		kind, header, expires, payload := Unpack(stored)
+		if kind == "" && header == nil && expires.IsZero() && string(payload) == stored {
 			return
 		}
 		require.LessOrEqual(t, len(header), MaxHeaders)
-		require.Equal(t, stored, Pack(kind, header, payload), "there is one frame for each kind, header and payload")
+		require.Equal(t, stored, Pack(kind, header, expires, payload), "there is one frame for each kind, header, end and payload")
 	})
 }
 
@@ -105,7 +112,8 @@ func hostileFrames() map[string]string {
 
 func TestHeader_HostileFramesArePayloads(t *testing.T) {
 	for name, hostile := range hostileFrames() {
-		kind, header, payload := Unpack(hostile)
+		kind, header, expires, payload := Unpack(hostile)
+		require.True(t, expires.IsZero(), name)
 		require.Empty(t, kind, name)
 		require.Nil(t, header, name)
 		require.Equal(t, hostile, string(payload), name)
@@ -114,7 +122,7 @@ func TestHeader_HostileFramesArePayloads(t *testing.T) {
 	for i := range MaxHeaders - 1 {
 		longest[fmt.Sprint(i)] = ""
 	}
-	kind, header, payload := Unpack(Pack("", longest, nil))
+	kind, header, _, payload := Unpack(Pack("", longest, time.Time{}, nil))
 	require.Empty(t, kind)
 	require.Equal(t, longest, header)
 	require.Nil(t, payload)
@@ -123,17 +131,17 @@ func TestHeader_HostileFramesArePayloads(t *testing.T) {
 // A task without a header costs the copy of its payload, and no more; a kind costs its bytes.
 func TestHeader_CostsNothingUnused(t *testing.T) {
 	given := []byte(strings.Repeat("x", 100))
-	stored := Pack("", nil, given)
+	stored := Pack("", nil, time.Time{}, given)
 	require.Equal(t, string(given), stored)
 	var header map[string]string
 	var payload []byte
-	require.EqualValues(t, 1, testing.AllocsPerRun(100, func() { stored = Pack("", nil, given) }))
-	require.EqualValues(t, 1, testing.AllocsPerRun(100, func() { _, header, payload = Unpack(stored) }))
+	require.EqualValues(t, 1, testing.AllocsPerRun(100, func() { stored = Pack("", nil, time.Time{}, given) }))
+	require.EqualValues(t, 1, testing.AllocsPerRun(100, func() { _, header, _, payload = Unpack(stored) }))
 	require.Nil(t, header)
 	require.Equal(t, given, payload)
 	kind := "email"
-	require.EqualValues(t, 1, testing.AllocsPerRun(100, func() { stored = Pack(kind, nil, given) }))
-	require.EqualValues(t, 2, testing.AllocsPerRun(100, func() { kind, header, payload = Unpack(stored) }), "the kind needs no map")
+	require.EqualValues(t, 1, testing.AllocsPerRun(100, func() { stored = Pack(kind, nil, time.Time{}, given) }))
+	require.EqualValues(t, 2, testing.AllocsPerRun(100, func() { kind, header, _, payload = Unpack(stored) }), "the kind needs no map")
 	require.Equal(t, "email", kind)
 	require.Nil(t, header)
 }

@@ -161,7 +161,7 @@ func (q *Queue) Exchange(finish []Item, c Claim) redisexec.Request {
 	keys, args := q.ending(), appendByReceipt(args, finish)
 	switch {
 	case len(finish) == 0:
-	case finish[0].Disposition.Action == Discard && q.holds.Load():
+	case finish[0].Disposition.Settler() == ByDiscard && q.holds.Load():
 		args = append(args, noReceipt, -1)
 	case finish[0].Disposition.Action == Finish && q.options.Retention > 0:
 		args = appendRetention(args, finish, q.options.Retention)

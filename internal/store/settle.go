@@ -39,6 +39,7 @@ const (
 	Again                 // give it back, due after a delay; the attempt does not count
 	Bury                  // put it among the dead letters
 	Discard               // remove it, and remember nothing of it
+	Expire                // likewise: no handler had it
 )
 
 // Settler is what carries a disposition out: a script, and what that is told of all tasks. Those of
@@ -63,7 +64,7 @@ func (d *Disposition) Settler() Settler {
 		return ByExchange
 	case d.Action == Bury:
 		return ByBury
-	case d.Action == Discard:
+	case d.Action == Discard || d.Action == Expire:
 		return ByDiscard
 	}
 	return ByGiveBack
@@ -94,7 +95,7 @@ func appendItem(args []any, item *Item) []any {
 
 // countsAs is what a task that is given back counts as. One that is not counted has an attempt
 // less.
-var countsAs = [...]string{Finish: "done", Retry: "retried", Release: "", Again: "", Bury: "retried", Discard: "done"}
+var countsAs = [...]string{Finish: "done", Retry: "retried", Release: "", Again: "", Bury: "retried", Discard: "done", Expire: "done"}
 
 // claimant says who claims tasks, and for how long, as exchange.lua is told.
 func claimant(lease time.Duration, worker string) string {

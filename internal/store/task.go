@@ -18,8 +18,9 @@ type Task struct {
 	Score   float64   // its receipt
 	Due     time.Time // when it became due
 	Attempt int
-	Take    Take   // what it holds
-	Group   string // that it is in; "" for none
+	Take    Take      // what it holds
+	Group   string    // that it is in; "" for none
+	Expires time.Time // no handler gets it after that; zero for never
 }
 
 // Info is a task as a script shows it, in any state. Its Score is its place in a list: when it is
@@ -97,7 +98,7 @@ func (r *reader) task(id string, attempt, payload any) (t Info) {
 	}
 	switch p := payload.(type) {
 	case string:
-		t.Kind, t.Header, t.Payload = Unpack(p)
+		t.Kind, t.Header, t.Expires, t.Payload = Unpack(p)
 	case int64:
 		t.Omitted = int(p)
 		r.bad = r.bad || p < 1

@@ -61,7 +61,7 @@ func Apart(l *sluice.Locker) int {
 func (b QueueTest) PutNext(ctx context.Context, e sluice.Entry, next sluice.Task) error {
 	b.Helper()
 	items := []store.Item{{ID: e.ID, Receipt: store.ScoreText(e.Score), Disposition: store.Disposition{
-		Next: &store.Next{At: next.At, Payload: store.Pack(next.Kind, next.Header, next.Payload)},
+		Next: &store.Next{At: next.At, Payload: store.Pack(next.Kind, next.Header, next.Expires, next.Payload)},
 	}}}
 	reply, err := redisexec.New(b.RDB).Run(ctx, store.NewQueue(Scripts(), b.Key, store.QueueOptions{}).Report(items))
 	if err != nil {

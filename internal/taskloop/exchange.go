@@ -370,7 +370,7 @@ func (l *loop) accept(d *delivery, answer store.Answer) {
 }
 
 // endingOf says what becomes of a task if an action is accepted.
-var endingOf = [...]Ending{store.Finish: Done, store.Retry: Retried, store.Release: Released, store.Again: Again, store.Bury: Buried, store.Discard: Discarded}
+var endingOf = [...]Ending{store.Finish: Done, store.Retry: Retried, store.Release: Released, store.Again: Again, store.Bury: Buried, store.Discard: Discarded, store.Expire: Expired}
 
 // settleClaim takes what a claim has brought. The answer may come so late that the leases
 // are over, or that the runners are taken: those tasks are given back. If another worker has

@@ -116,6 +116,7 @@ const (
 	Discarded
 	Again
 	Lost
+	Expired
 )
 
 // ErrExited is the error of a handler that called runtime.Goexit.
@@ -127,9 +128,9 @@ var ErrCanceled = errors.New("task canceled")
 // Counters are what a worker has done, over all of its runs.
 type Counters struct {
 	Running atomic.Int64
-	Most    atomic.Int64           // handlers at once, while a loop runs
-	Stuck   atomic.Int64           // handlers that are, at present
-	Ended   [Lost + 1]atomic.Int64 // by Ending
+	Most    atomic.Int64              // handlers at once, while a loop runs
+	Stuck   atomic.Int64              // handlers that are, at present
+	Ended   [Expired + 1]atomic.Int64 // by Ending
 }
 
 // Config is what a loop is made of. All fields except Canceled are required.
