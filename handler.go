@@ -2,18 +2,20 @@ package sluice
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/backoff"
+	"github.com/sluice-go/sluice/internal/batch"
 	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/store"
+	"github.com/sluice-go/sluice/internal/taskloop"
 )
 
 // Handler does the work of a task: see Worker.Handler for its ctx and its Entry. What it returns
@@ -366,118 +368,68 @@ func (t *toldKinds) isNews(kind string) bool {
 	return true
 }
 
-// Typed enqueues tasks of one kind whose payload is a Go value, and handles them:
+// Batch returns a Handler that has f do the work of several tasks at once: one INSERT of 500 rows,
+// one call of an API that takes many. f is called with up to size tasks, once as many handlers have
+// come, or the first of them has waited for wait.
 //
-//	emails := sluice.Typed[Email]{Queue: queue, Kind: "email"}
-//	_, err := emails.Enqueue(ctx, sluice.Task{ID: order}, Email{To: customer})
-//	emails.Handle(&mux, func(ctx context.Context, e sluice.Entry, v Email) error { ... })
+//	mux.Handle("view", sluice.Batch(500, 100*time.Millisecond, insertViews), sluice.KindTimeout(time.Minute))
 //
-// It may be copied, and used by several goroutines at once.
-type Typed[T any] struct {
-	// Queue is where the tasks go. Handler does not need it.
-	Queue *Queue
-	// Kind is their Task.Kind: up to 256 bytes. Optional.
-	Kind string
-	// Encode makes a payload of a value, and Decode the value of a payload. They default to
-	// encoding/json.
-	Encode func(v T) ([]byte, error)
-	Decode func(payload []byte) (T, error)
-}
-
-// Enqueue is Queue.Enqueue of a task whose payload is v. It is ErrInvalid if the task has a
-// payload, or another kind. An error of Encode is returned, and nothing is sent.
-func (t Typed[T]) Enqueue(ctx context.Context, task Task, v T) (Outcome, error) {
-	filled, err := t.fill(task, v)
-	if err := t.Queue.checkArgument("enqueue", err); err != nil {
-		return 0, err
-	}
-	return t.Queue.Enqueue(ctx, filled)
-}
-
-// EnqueueBatch is Queue.EnqueueBatch of tasks, of which each has the payload vs[i]. It is
-// ErrInvalid if there are not as many of both. See Enqueue.
-func (t Typed[T]) EnqueueBatch(ctx context.Context, ts []Task, vs []T) ([]Outcome, error) {
-	const op = "enqueue batch"
-	if err := t.Queue.checkArgument(op, badUnless(len(ts) == len(vs), fmt.Sprintf("%d tasks in ts and %d values in vs", len(ts), len(vs)))); err != nil {
-		return nil, err
-	}
-	filled := make([]Task, len(ts))
-	for i, task := range ts {
-		var err error
-		if filled[i], err = t.fill(task, vs[i]); err != nil {
-			return nil, wrap(op, t.Queue.name, fmt.Errorf("ts[%d]: %w", i, err))
-		}
-	}
-	return t.Queue.EnqueueBatch(ctx, filled)
-}
-
-// Task returns the task with the kind, and v as its payload: for what enqueues tasks of several
-// kinds together, and for an outbox. The errors are those of Enqueue for these.
-func (t Typed[T]) Task(task Task, v T) (Task, error) {
-	filled, err := t.fill(task, v)
-	if err != nil {
-		return Task{}, fmt.Errorf("sluice: task: %w", err)
-	}
-	return filled, nil
-}
-
-// fill returns the task with its kind and payload.
-func (t Typed[T]) fill(task Task, v T) (Task, error) {
-	switch {
-	case task.Payload != nil:
-		return task, fmt.Errorf("%w: Task.Payload is set: leave it nil", ErrInvalid)
-	case task.Kind != "" && task.Kind != t.Kind:
-		return task, fmt.Errorf("%w: Task.Kind is %q and the Typed's Kind %q: leave Task.Kind empty", ErrInvalid, task.Kind, t.Kind)
-	}
-	encode := t.Encode
-	if encode == nil {
-		encode = func(v T) ([]byte, error) { return json.Marshal(v) }
-	}
-	payload, err := encode(v)
-	if err != nil {
-		return task, fmt.Errorf("encode a payload: %w", err)
-	}
-	task.Kind, task.Payload = t.Kind, payload
-	return task, nil
-}
-
-// Handle registers Handler(fn) with a Mux for the Kind. It panics where Handler and Mux.Handle do.
-func (t Typed[T]) Handle(mux *Mux, fn func(ctx context.Context, e Entry, v T) error, opts ...KindOption) {
-	mux.Handle(t.Kind, t.Handler(fn), opts...)
-}
-
-// Handler returns a Handler that calls fn with the value of the payload. A task whose payload has
-// none is put among the dead letters at once; the reason names the types of the value and of the
-// error, and nothing of the payload.
+// f returns an error for each task, at its place, which means what that of a Handler does: nil,
+// Again, Permanent and so on. If there are not as many errors as tasks, or if f panics, all have
+// failed.
 //
-// It panics if fn is nil.
-func (t Typed[T]) Handler(fn func(ctx context.Context, e Entry, v T) error) Handler {
-	if fn == nil {
-		panic("sluice: Typed.Handler: nil function")
+// Each task keeps its own handler, lease, attempts and result. So Worker.Concurrency bounds a
+// batch, whatever size is: the next batch fills up while f works if Concurrency is at least twice
+// size. A Worker with 8 handlers or more claims in two halves. Of a Group, as many are in a batch
+// as Limits.PerGroup says.
+//
+// The ctx of f ends when that of one of the tasks does, with its cause: its lease is lost, it was
+// cancelled, its time is over. It has the values of the first task's. BatchContext returns that of
+// each task, for RecordResult. LeaseValid(ctx) is whether all leases are valid. A task whose ctx
+// ends before f is called is not in its batch.
+//
+// Batch panics if size is less than 1, wait is negative, or f is nil.
+func Batch(size int, wait time.Duration, f func(ctx context.Context, es []Entry) []error) Handler {
+	if f == nil {
+		panic("sluice: Batch: nil function")
 	}
-	return func(ctx context.Context, e Entry) error {
-		v, err := t.decode(e.Payload)
-		if err != nil {
-			return Permanent(err)
-		}
-		return fn(ctx, e, v)
-	}
+	return batchOf(size, wait, f)
 }
 
-// decode returns the value of a payload. The error tells nothing of the payload.
-func (t Typed[T]) decode(payload []byte) (v T, err error) {
-	decode := t.Decode
-	if decode == nil {
-		decode = func(payload []byte) (v T, err error) { return v, json.Unmarshal(payload, &v) }
+// batchOf returns a function that has f do the work of several calls at once.
+func batchOf[T any](size int, wait time.Duration, f func(ctx context.Context, items []T) []error) func(ctx context.Context, item T) error {
+	if size < 1 || wait < 0 {
+		panic("sluice: Batch: size must be 1 or more, and wait not negative")
 	}
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("the payload is no %T: Decode panicked with a %T", v, p)
-		}
-	}()
-	v, err = decode(payload)
-	if err != nil {
-		err = fmt.Errorf("the payload is no %T: %T", v, err) // its text may quote the payload
+	joiner := batch.New(size, wait, taskloop.ErrExited, func(ctx context.Context, items []T) (errs []error) {
+		defer func() {
+			if v := recover(); v != nil {
+				errs = panicOfAll(v, len(items))
+			}
+		}()
+		return f(ctx, items)
+	})
+	return func(ctx context.Context, item T) error { return joiner.Do(ctx, item, lease.HandlersIn(ctx)) }
+}
+
+// panicOfAll returns the errors of tasks whose batch has panicked with v. The log has the stack
+// once.
+func panicOfAll(v any, n int) []error {
+	p := &panicError{value: cutReason(fmt.Sprint(v)), stack: debug.Stack()}
+	errs := make([]error, n)
+	for i := range errs {
+		errs[i] = errors.New(p.Error())
 	}
-	return v, err
+	errs[0] = p
+	return errs
+}
+
+// BatchContext returns the ctx of the i-th task of a Batch: for RecordResult, say. ctx is that of
+// the Batch's function, or descends from it; for another one, and for an i that is out of range,
+// BatchContext returns ctx itself.
+func BatchContext(ctx context.Context, i int) context.Context {
+	if one, ok := batch.ContextOf(ctx, i); ok {
+		return one
+	}
+	return ctx
 }

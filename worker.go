@@ -350,8 +350,8 @@ type workerHandler struct {
 	backoff     func(attempt int, err error) time.Duration
 	timeout     time.Duration // 0 for none
 	lease       time.Duration
-	maxAttempts int           // 0 for no limit
-	remembers   bool          // the queue has a retention
+	maxAttempts int  // 0 for no limit
+	remembers   bool // the queue has a retention
 	log         *slog.Logger
 	unknown     toldKinds
 	expired     toldKinds

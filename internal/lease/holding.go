@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/backoff"
@@ -32,7 +33,9 @@ func IsHeld(ctx context.Context) bool {
 // again: the answer to an extension may come after the time until which it was known to last. The
 // zero value is not held.
 type Hold struct {
-	Receipt float64 // of what is held; it does not change
+	// What it is of does not change.
+	Receipt  float64
+	Handlers *atomic.Int64 // how many can do such work at a time, nil if that is not known
 
 	mu       sync.Mutex // guards what follows
 	until    time.Time
@@ -84,6 +87,17 @@ func Noted(ctx context.Context) (v any) {
 func ReceiptIn(ctx context.Context) (receipt float64) {
 	in(ctx, func(h *Hold) { receipt = h.Receipt })
 	return receipt
+}
+
+// HandlersIn returns how many can do work at a time such as that which a context is for, 0 if that
+// is not known.
+func HandlersIn(ctx context.Context) (n int) {
+	in(ctx, func(h *Hold) {
+		if h.Handlers != nil {
+			n = int(h.Handlers.Load())
+		}
+	})
+	return n
 }
 
 // Last notes until when it lasts.

@@ -195,7 +195,7 @@ func (l *loop) dispatch(d *delivery) {
 	l.handling.add(d)
 	d.queue.active++
 	d.queue.handling++
-	d.hold = &lease.Hold{Receipt: d.task.Score}
+	d.hold = &lease.Hold{Receipt: d.task.Score, Handlers: &d.queue.Counters.Most}
 	d.hold.Last(d.until)
 	d.ctx, d.cancel = context.WithCancelCause(lease.WithHolding(l.handlers, d.hold))
 	d.began = l.dispatchedAt
