@@ -323,11 +323,7 @@ func find(ctx context.Context, q *sluice.Queue, state sluice.State, after sluice
 
 // place names a task in a list, for --after.
 func place(e sluice.TaskInfo) string {
-	id := e.ID
-	if e.State == sluice.StateWaiting { // a group has no zero byte
-		id = e.Group + "\x00" + id
-	}
-	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatFloat(inspect.Place(e), 'g', -1, 64) + ":" + id))
+	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatFloat(inspect.Place(e), 'g', -1, 64) + ":" + inspect.Name(e)))
 }
 
 func readPlace(s sluice.State, text string) (t sluice.TaskInfo, err error) {
@@ -335,20 +331,15 @@ func readPlace(s sluice.State, text string) (t sluice.TaskInfo, err error) {
 		return t, nil
 	}
 	data, err := base64.RawURLEncoding.DecodeString(text)
-	text, id, found := strings.Cut(string(data), ":")
+	text, name, found := strings.Cut(string(data), ":")
 	var score float64
 	if err == nil {
 		score, err = strconv.ParseFloat(text, 64)
 	}
-	if err != nil || !found || id == "" {
+	if err != nil || !found || name == "" {
 		return t, usagef("--after is not what a list has named as its end")
 	}
-	if group, name, isIn := strings.Cut(id, "\x00"); isIn && s == sluice.StateWaiting {
-		t = inspect.At(s, score, name)
-		t.Group = group
-		return t, nil
-	}
-	return inspect.At(s, score, id), nil
+	return inspect.At(s, score, name), nil
 }
 
 type tasksJSON struct {

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"strings"
 	"time"
 
 	"github.com/sluice-go/sluice"
@@ -29,9 +30,21 @@ func Place(t sluice.TaskInfo) float64 {
 	return t.Score
 }
 
-// At returns a task for List to go on behind: that of an ID, at its Place in the lists of a state.
-func At(s sluice.State, place float64, id string) sluice.TaskInfo {
-	t := sluice.TaskInfo{Entry: sluice.Entry{ID: id, Score: place}, State: s}
+// Name returns what tells a task from others at its Place: its ID and, of one that waits in its
+// group, that in front of it.
+func Name(t sluice.TaskInfo) string {
+	if t.State == sluice.StateWaiting { // a group has no zero byte
+		return t.Group + "\x00" + t.ID
+	}
+	return t.ID
+}
+
+// At returns a task for List to go on behind: that of a Name, at its Place in the lists of a state.
+func At(s sluice.State, place float64, name string) sluice.TaskInfo {
+	t := sluice.TaskInfo{Entry: sluice.Entry{ID: name, Score: place}, State: s}
+	if group, id, found := strings.Cut(name, "\x00"); found && s == sluice.StateWaiting {
+		t.Group, t.ID = group, id
+	}
 	if s == sluice.StateLeased {
 		t.LeaseEnds, t.Score = store.ExactTimeOf(place), 0
 	}

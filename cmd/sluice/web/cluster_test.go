@@ -26,7 +26,8 @@ func TestCluster_QueuesAndLocksOfAllPrimaries(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, leased, 45)
 	fill(t, q, 45, 0, "due")
-	fill(t, q, 45, time.Hour, "scheduled")
+	fill(t, q, 43, time.Hour, "scheduled")
+	fillGroups(t, q, 45)
 	mails, err := sluice.NewQueues(rdb, "mails", 20)
 	require.NoError(t, err)
 	for _, q := range mails {
@@ -42,7 +43,7 @@ func TestCluster_QueuesAndLocksOfAllPrimaries(t *testing.T) {
 
 	s := newSite(t, rdb, Options{Write: true})
 	queues := s.get("/")
-	queues.has(t, "21 queues · 65 due · 45 scheduled · 45 leased · 45 dead · 45 done and remembered")
+	queues.has(t, "21 queues · 65 due · 45 scheduled · 45 waiting in groups · 45 leased · 45 dead · 45 done and remembered")
 	s.requireEachOnce("invoices", 45)
 	locks := s.get("/locks")
 	for i := range 20 {

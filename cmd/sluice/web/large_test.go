@@ -37,8 +37,12 @@ func fillLarge(t *testing.T, q *sluice.Queue, n, size int) {
 	t.Helper()
 	ctx, payload := t.Context(), bytes.Repeat([]byte("x"), size)
 	add := func(state sluice.State, delay time.Duration) {
+		group := ""
+		if state == sluice.StateWaiting {
+			group = "g"
+		}
 		for i := range n {
-			_, err := q.Enqueue(ctx, sluice.Task{ID: fmt.Sprintf("%s%04d", state, i), Payload: payload, Delay: delay, Header: map[string]string{"tenant": "north"}})
+			_, err := q.Enqueue(ctx, sluice.Task{ID: fmt.Sprintf("%s%04d", state, i), Payload: payload, Delay: delay, Group: group, Header: map[string]string{"tenant": "north"}})
 			require.NoError(t, err)
 		}
 	}
@@ -55,6 +59,7 @@ func fillLarge(t *testing.T, q *sluice.Queue, n, size int) {
 	require.NoError(t, err)
 	add(sluice.StateDue, 0)
 	add(sluice.StateScheduled, time.Hour)
+	add(sluice.StateWaiting, time.Hour) // but for the first
 }
 
 // TestPage_ReadsNoPayloads: whatever is done on the page, no payload leaves Redis, except the one

@@ -3,6 +3,8 @@ package web
 import (
 	"net/url"
 	"strings"
+
+	"github.com/sluice-go/sluice"
 )
 
 // segment returns a name as one segment of a URL's path. Any bytes come back from it, see
@@ -25,10 +27,15 @@ func (p *page) tasksURL(queue string) string { return p.queueURL(queue) + "/task
 
 func (p *page) taskURL(queue, id string) string { return p.tasksURL(queue) + "/" + segment(id) }
 
+// groupURL is that of the list of the tasks that wait in a group.
+func (p *page) groupURL(queue, group string) string {
+	return p.queueURL(queue) + listing{State: sluice.StateWaiting, Group: group, N: perPage}.Query()
+}
+
 func (p *page) lockURL(lock string) string { return p.options.Prefix + "/locks/" + segment(lock) }
 
 // A form's value goes through a browser, which takes it for text: it would change line ends and
-// bytes that are no UTF-8. So an ID in a form is percent-encoded.
+// bytes that are no UTF-8. So IDs and groups in a form are percent-encoded.
 
 func formValue(id string) string { return url.QueryEscape(id) }
 

@@ -84,7 +84,8 @@ func TestQueue_PagesListEachTaskOnce(t *testing.T) {
 	_, err := q.Claim(t.Context(), 25, time.Minute)
 	require.NoError(t, err)
 	fill(t, q, 25, 0, "due")
-	fill(t, q, 25, time.Hour, "scheduled")
+	fill(t, q, 23, time.Hour, "scheduled")
+	fillGroups(t, q, 25)
 	newSite(t, rdb, Options{}).requireEachOnce(name, 25)
 }
 

@@ -22,7 +22,7 @@ const (
 )
 
 // states are those that can be listed, in the order of their tabs.
-var states = []sluice.State{sluice.StateDue, sluice.StateScheduled, sluice.StateLeased, sluice.StateDead, sluice.StateDone}
+var states = []sluice.State{sluice.StateDue, sluice.StateScheduled, sluice.StateWaiting, sluice.StateLeased, sluice.StateDead, sluice.StateDone}
 
 // queueData is what the page of a queue shows.
 type queueData struct {
@@ -73,6 +73,11 @@ func (l queueList) HasErrors() bool {
 	return slices.ContainsFunc(l.Tasks, func(t sluice.TaskInfo) bool { return t.Reason != "" })
 }
 
+// HasGroups reports whether any of the tasks is in a group.
+func (l queueList) HasGroups() bool {
+	return slices.ContainsFunc(l.Tasks, func(t sluice.TaskInfo) bool { return t.Group != "" })
+}
+
 // tab is a state with its figure.
 type tab struct {
 	State    sluice.State
@@ -89,6 +94,7 @@ type tab struct {
 type listing struct {
 	State  sluice.State
 	Reason string // what the reason of dead letters has to contain
+	Group  string // of the tasks that wait; "" for all groups
 	After  sluice.TaskInfo
 	N      int
 }
@@ -104,13 +110,16 @@ func newListing(query url.Values) listing {
 	if l.State == sluice.StateDead {
 		l.Reason = query.Get("reason")
 	}
+	if l.State == sluice.StateWaiting {
+		l.Group, _ = fromFormValue(query.Get("group"))
+	}
 	if n, err := strconv.Atoi(query.Get("n")); err == nil && n > 0 {
 		l.N = min(n, mostPerPage)
 	}
-	score, id, _ := strings.Cut(query.Get("after"), "_")
+	score, value, _ := strings.Cut(query.Get("after"), "_")
 	if s, err := strconv.ParseFloat(score, 64); err == nil {
-		if id, err := fromFormValue(id); err == nil {
-			l.After = inspect.At(l.State, s, id)
+		if name, err := fromFormValue(value); err == nil {
+			l.After = inspect.At(l.State, s, name)
 		}
 	}
 	return l
@@ -121,6 +130,9 @@ func (l listing) Query() string {
 	query := url.Values{"state": {l.State.String()}}
 	if l.Reason != "" {
 		query.Set("reason", l.Reason)
+	}
+	if l.Group != "" {
+		query.Set("group", formValue(l.Group))
 	}
 	if l.N != perPage {
 		query.Set("n", strconv.Itoa(l.N))
@@ -136,7 +148,7 @@ func (l listing) AfterText() string {
 	if inspect.Place(l.After) == 0 && l.After.ID == "" {
 		return ""
 	}
-	return strconv.FormatFloat(inspect.Place(l.After), 'g', -1, 64) + "_" + formValue(l.After.ID)
+	return strconv.FormatFloat(inspect.Place(l.After), 'g', -1, 64) + "_" + formValue(inspect.Name(l.After))
 }
 
 // IsDead reports whether dead letters are listed; the others say it of the other states.
@@ -145,8 +157,10 @@ func (l listing) IsDone() bool      { return l.State == sluice.StateDone }
 func (l listing) IsDue() bool       { return l.State == sluice.StateDue }
 func (l listing) IsLeased() bool    { return l.State == sluice.StateLeased }
 func (l listing) IsScheduled() bool { return l.State == sluice.StateScheduled }
+func (l listing) IsWaiting() bool   { return l.State == sluice.StateWaiting }
 
-// showQueue shows a queue, and its tasks of one state. With ?id= it looks for a task.
+// showQueue shows a queue, and its tasks of one state. With ?id= it looks for a task, with ?in= for
+// a group.
 func (p *page) showQueue(v *visit) error {
 	s := p.watch.of(v.queue())
 	if wanted := v.r.URL.Query().Get("id"); wanted != "" {
@@ -159,6 +173,14 @@ func (p *page) showQueue(v *visit) error {
 			return nil
 		}
 	}
+	if wanted := v.r.URL.Query().Get("in"); wanted != "" {
+		group, err := p.findGroup(v, s, wanted)
+		if err != nil {
+			return err
+		}
+		http.Redirect(v.w, v.r, p.groupURL(s.name, group), http.StatusSeeOther)
+		return nil
+	}
 	stats, err := s.stats.get(v.ctx)
 	if err != nil {
 		return err
@@ -166,7 +188,7 @@ func (p *page) showQueue(v *visit) error {
 	data := queueData{
 		Name: s.name, Stats: stats, List: newListing(v.r.URL.Query()), ShowTasks: !v.isLive(),
 		NotFound: v.r.URL.Query().Get("id"),
-		Exists:   stats.Due+stats.Scheduled+stats.Leased+stats.Dead+stats.Done > 0 || stats.Paused || stats.Limits != (sluice.Limits{}) || stats.Workers > 0,
+		Exists:   stats.Due+stats.Scheduled+stats.GroupWaiting+stats.Leased+stats.Dead+stats.Done > 0 || stats.Paused || stats.Limits != (sluice.Limits{}) || stats.Workers > 0,
 	}
 	data.Tabs, data.Fates = p.tabs(s, stats, data.List), fates(s.history(), stats)
 	if stats.Workers > 0 {
@@ -191,11 +213,7 @@ func (p *page) find(v *visit, s *series, wanted string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	ids := []string{wanted, strings.TrimSpace(wanted), fromShown(wanted)}
-	for _, id := range slices.Compact(ids) {
-		if id == "" {
-			continue
-		}
+	for _, id := range meant(wanted) {
 		_, err := q.Get(v.ctx, id, sluice.WithoutPayloads())
 		if err == nil {
 			return id, nil
@@ -207,27 +225,55 @@ func (p *page) find(v *visit, s *series, wanted string) (string, error) {
 	return "", nil
 }
 
-// tabs returns the states of a queue: what is done only where anything is remembered, or listed.
+// findGroup returns the group that a visitor means, as find does; what was written if no task waits
+// in any that may be meant.
+func (p *page) findGroup(v *visit, s *series, wanted string) (string, error) {
+	q, err := s.open()
+	if err != nil {
+		return "", err
+	}
+	for _, group := range meant(wanted) {
+		first, err := q.List(v.ctx, sluice.StateWaiting, sluice.TaskInfo{}, 1, sluice.InGroup(group), sluice.WithoutPayloads())
+		if err != nil {
+			return "", err
+		}
+		if len(first) > 0 {
+			return group, nil
+		}
+	}
+	return wanted, nil
+}
+
+// meant returns what a visitor may mean by a text: it as written, or copied from a page.
+func meant(wanted string) []string {
+	names := slices.Compact([]string{wanted, strings.TrimSpace(wanted), fromShown(wanted)})
+	return slices.DeleteFunc(names, func(name string) bool { return name == "" })
+}
+
+// tabs returns the states of a queue: what waits in groups and what is done only where there is
+// any, or it is listed.
 func (p *page) tabs(s *series, stats sluice.Stats, l listing) []tab {
 	points, now := s.history(), time.Now()
 	var tabs []tab
 	for i, figure := range []struct {
-		n  int64
-		of func(point) int64
+		title  string
+		n      int64
+		of     func(point) int64
+		seldom bool
 	}{
-		{stats.Due, func(p point) int64 { return p.due }},
-		{stats.Scheduled, func(p point) int64 { return p.scheduled }},
-		{stats.Leased, func(p point) int64 { return p.leased }},
-		{stats.Dead, func(p point) int64 { return p.dead }},
-		{stats.Done, func(p point) int64 { return p.done }},
+		{"Due", stats.Due, func(p point) int64 { return p.due }, false},
+		{"Scheduled", stats.Scheduled, func(p point) int64 { return p.scheduled }, false},
+		{"Waiting", stats.GroupWaiting, func(p point) int64 { return p.waiting }, true},
+		{"Leased", stats.Leased, func(p point) int64 { return p.leased }, false},
+		{"Dead", stats.Dead, func(p point) int64 { return p.dead }, false},
+		{"Done", stats.Done, func(p point) int64 { return p.done }, true},
 	} {
-		if states[i] == sluice.StateDone && figure.n == 0 && !l.IsDone() {
+		if figure.seldom && figure.n == 0 && l.State != states[i] {
 			continue
 		}
-		title := [...]string{"Due", "Scheduled", "Leased", "Dead", "Done"}[i]
 		t := tab{
-			State: states[i], Title: title, Count: figure.n, Selected: l.State == states[i],
-			Change: newChange(points, figure.of), Chart: newChart(title, points, now, figure.of),
+			State: states[i], Title: figure.title, Count: figure.n, Selected: l.State == states[i],
+			Change: newChange(points, figure.of), Chart: newChart(figure.title, points, now, figure.of),
 			URL: p.queueURL(s.name) + listing{State: states[i], N: l.N}.Query(),
 		}
 		t.Note = note(t, stats, now)
@@ -249,6 +295,8 @@ func note(t tab, stats sluice.Stats, now time.Time) string {
 		return "nothing waits"
 	case t.State == sluice.StateScheduled && stats.Scheduled > 0 && !stats.NextDue.IsZero():
 		return "next in " + span(max(0, stats.NextDue.Sub(now)))
+	case t.State == sluice.StateWaiting && stats.GroupWaiting > 0:
+		return "for others of their groups"
 	case t.State == sluice.StateLeased && stats.Leased > 0:
 		return "handed out"
 	case t.State == sluice.StateDead && stats.Dead > 0:
@@ -270,7 +318,7 @@ func (p *page) list(ctx context.Context, s *series, l listing) (list queueList, 
 	}
 	var last *sluice.TaskInfo
 	if l.Reason == "" {
-		list.Tasks, err = q.List(ctx, l.State, l.After, l.N, sluice.WithoutPayloads())
+		list.Tasks, err = q.List(ctx, l.State, l.After, l.N, sluice.WithoutPayloads(), sluice.InGroup(l.Group))
 		if len(list.Tasks) == l.N {
 			last = &list.Tasks[l.N-1]
 		}

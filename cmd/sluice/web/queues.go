@@ -148,6 +148,7 @@ func (p *page) row(ctx context.Context, name string) queueRow {
 func (d *queuesData) add(row queueRow) {
 	d.Totals.Due += row.Stats.Due
 	d.Totals.Scheduled += row.Stats.Scheduled
+	d.Totals.GroupWaiting += row.Stats.GroupWaiting
 	d.Totals.Leased += row.Stats.Leased
 	d.Totals.Dead += row.Stats.Dead
 	d.Totals.Done += row.Stats.Done

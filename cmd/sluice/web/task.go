@@ -20,7 +20,41 @@ type taskData struct {
 	HeaderCut bool    // there is more of it than is shown
 	Payload   payload // or the result, if it is done
 	URL       string
-	Crew      crew // if a worker has it
+	Crew      crew   // if a worker has it
+	InPlay    inPlay // if it waits
+}
+
+// inPlay is what holds up a task that waits in its group: tasks of the group that are in play.
+type inPlay struct {
+	Tasks  []sluice.TaskInfo
+	Looked int  // how many of each state were looked at, if not all; 0 for all
+	Cut    bool // more were found than Tasks has
+}
+
+// mostInPlay is how many tasks in play a page shows.
+const mostInPlay = 20
+
+// newInPlay looks for the tasks of a group that are in play. The library lists them among others
+// only, so that it looks at the first of each state: what holds up a group is leased, was due before
+// what waits, or is soon tried again.
+func newInPlay(ctx context.Context, q *sluice.Queue, group string) (found inPlay, err error) {
+	for _, state := range []sluice.State{sluice.StateLeased, sluice.StateDue, sluice.StateScheduled} {
+		part, err := q.List(ctx, state, sluice.TaskInfo{}, mostPerPage, sluice.WithoutPayloads())
+		if err != nil {
+			return found, err
+		}
+		if len(part) == mostPerPage {
+			found.Looked = mostPerPage
+		}
+		for _, t := range part {
+			if t.Group == group && len(found.Tasks) < mostInPlay {
+				found.Tasks = append(found.Tasks, t)
+			} else if t.Group == group {
+				found.Cut = true
+			}
+		}
+	}
+	return found, nil
 }
 
 type header struct{ Key, Value string }
@@ -38,6 +72,7 @@ func (d taskData) IsDone() bool      { return d.Task.State == sluice.StateDone }
 func (d taskData) IsDue() bool       { return d.Task.State == sluice.StateDue }
 func (d taskData) IsLeased() bool    { return d.Task.State == sluice.StateLeased }
 func (d taskData) IsScheduled() bool { return d.Task.State == sluice.StateScheduled }
+func (d taskData) IsWaiting() bool   { return d.Task.State == sluice.StateWaiting }
 
 const (
 	// mostStored is in how many bytes the payload and the header may be stored of which a page
@@ -84,6 +119,11 @@ func (p *page) task(ctx context.Context, s *series, id string, asked bool, optio
 	data = taskData{Queue: s.name, URL: p.taskURL(s.name, id)}
 	if data.Task, err = q.Get(ctx, id, option); err != nil {
 		return data, err
+	}
+	if data.IsWaiting() {
+		if data.InPlay, err = newInPlay(ctx, q, data.Task.Group); err != nil {
+			return data, err
+		}
 	}
 	size := 0
 	for _, key := range slices.Sorted(maps.Keys(data.Task.Header)) {

@@ -55,6 +55,7 @@ func (v view) Asset(name string) string       { return v.options.Prefix + "/asse
 func (v view) QueueURL(q string) string       { return v.queueURL(q) }
 func (v view) TasksURL(q string) string       { return v.tasksURL(q) }
 func (v view) TaskURL(q, id string) string    { return v.taskURL(q, id) }
+func (v view) GroupURL(q, g string) string    { return v.groupURL(q, g) }
 func (v view) LockURL(l string) string        { return v.lockURL(l) }
 func (v view) Until(t time.Time) string       { return span(t.Sub(v.Now)) }
 func (v view) IsPast(t time.Time) bool        { return !t.After(v.Now) }

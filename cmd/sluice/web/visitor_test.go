@@ -198,6 +198,8 @@ func TestBrowser_AnyWidthAndScheme(t *testing.T) {
 		require.NoError(t, err)
 		kill(t, q, 2, long)
 		fill(t, q, 3, 0, "b")
+		_, err = q.EnqueueBatch(t.Context(), []sluice.Task{{ID: "p" + long[1:], Group: long[:256], Delay: time.Hour}, {ID: "w" + long[1:], Group: long[:256], Delay: time.Hour}})
+		require.NoError(t, err)
 		entries, err := q.Claim(t.Context(), 2, time.Hour)
 		require.NoError(t, err)
 		require.NoError(t, q.Retry(t.Context(), time.Hour, long, entries[0]))
@@ -222,7 +224,7 @@ func TestBrowser_AnyWidthAndScheme(t *testing.T) {
 	paths := []string{"/", "/locks", "/locks/" + long, "/nowhere"}
 	for _, name := range []string{"orders", long, "a/b%2F?c=../<script>alert(1)</script>"} {
 		queue := "/queues/" + segment(name)
-		paths = append(paths, queue, queue+"?state=dead", queue+"?state=leased", queue+"?state=scheduled", queue+"?state=done", queue+"/tasks/done", queue+"/tasks/done"+long[4:]+"?payload=1", queue+"/tasks/b0000", queue+"/tasks/b0001", queue+"/tasks/"+long+"?payload=1", queue+"/tasks/"+segment(binary())+"?payload=1")
+		paths = append(paths, queue, queue+"?state=dead", queue+"?state=leased", queue+"?state=scheduled", queue+"?state=done", queue+"?state=waiting", queue+"?state=waiting&group="+long[:256], queue+"/tasks/w"+long[1:], queue+"/tasks/p"+long[1:], queue+"/tasks/done", queue+"/tasks/done"+long[4:]+"?payload=1", queue+"/tasks/b0000", queue+"/tasks/b0001", queue+"/tasks/"+long+"?payload=1", queue+"/tasks/"+segment(binary())+"?payload=1")
 	}
 	backgrounds := map[string]bool{}
 	for scheme, widths := range map[string][]int64{"light": {360, 900, 1280}, "dark": {900}} { // colours do not depend on the width

@@ -112,14 +112,14 @@ type series struct {
 
 // point is what a queue was at a time.
 type point struct {
-	at                                 time.Time
-	due, scheduled, leased, dead, done int64
+	at                                          time.Time
+	due, scheduled, waiting, leased, dead, done int64
 	// Since the counts began.
 	finished, retried, buried, lost, trimmed int64
 }
 
 // sum counts what is in the queue, without what is only remembered.
-func (p point) sum() int64 { return p.due + p.scheduled + p.leased + p.dead }
+func (p point) sum() int64 { return p.due + p.scheduled + p.waiting + p.leased + p.dead }
 
 // failed counts the attempts that were no success, and succeeded those that were.
 func (p point) failed() int64    { return p.retried + p.buried + p.lost }
@@ -139,7 +139,7 @@ func (s *series) look(ctx context.Context) (sluice.Stats, error) {
 	defer s.mu.Unlock()
 	now := time.Now()
 	s.points = slices.DeleteFunc(s.points, func(p point) bool { return now.Sub(p.at) > remembered })
-	s.points = append(s.points, point{now, stats.Due, stats.Scheduled, stats.Leased, stats.Dead, stats.Done, stats.Finished, stats.Retried, stats.Buried, stats.Lost, stats.Trimmed})
+	s.points = append(s.points, point{now, stats.Due, stats.Scheduled, stats.GroupWaiting, stats.Leased, stats.Dead, stats.Done, stats.Finished, stats.Retried, stats.Buried, stats.Lost, stats.Trimmed})
 	return stats, nil
 }
 
