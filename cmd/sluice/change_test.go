@@ -177,9 +177,12 @@ func TestLimit_IsHeededAndReplacesAll(t *testing.T) {
 	s.json(exitOK, &shown, "limit", "orders")
 	require.Equal(t, limitJSON{Queue: "orders", Leased: 2, Limits: &limitsJSON{Running: 2, Rate: 10, PerSeconds: .5, Burst: 5, AtLimit: true}}, shown)
 
+	s.ok("limit", "orders", "--running", "3", "--per-group", "4")
+	require.Equal(t, sluice.Limits{Running: 3, PerGroup: 4}, limits())
+	require.Contains(t, s.ok("queues"), "limits: 3 running, 4 per group")
 	s.ok("limit", "orders", "--running", "3")
 	require.Equal(t, sluice.Limits{Running: 3}, limits(), "the rate is taken away")
-	for _, wrong := range [][]string{{"--running", "-1"}, {"--rate", "0.5/s"}, {"--burst", "2"}, {"--off", "--running", "1"}, {"--running", "2", "--rate", ""}, {"--rate", "10/us"}} {
+	for _, wrong := range [][]string{{"--running", "-1"}, {"--rate", "0.5/s"}, {"--burst", "2"}, {"--off", "--running", "1"}, {"--running", "2", "--rate", ""}, {"--rate", "10/us"}, {"--per-group", "1001"}, {"--off", "--per-group", "4"}} {
 		got := s.run(append([]string{"limit", "orders"}, wrong...)...)
 		require.Equal(t, exitUsage, got.code, wrong)
 		require.Equal(t, sluice.Limits{Running: 3}, limits(), wrong)
@@ -199,7 +202,7 @@ func TestCompletion_OffersCommandsAndFlags(t *testing.T) {
 	s := shell{t: t}
 	require.Contains(t, s.ok("__complete", "lim"), "limit\t")
 	flags := s.ok("__complete", "limit", "orders", "--")
-	for _, flag := range []string{"--running", "--rate", "--burst", "--off", "--dry-run"} {
+	for _, flag := range []string{"--running", "--rate", "--burst", "--per-group", "--off", "--dry-run"} {
 		require.Contains(t, flags, flag+"\t")
 	}
 }

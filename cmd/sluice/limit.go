@@ -18,7 +18,8 @@ type limitsJSON struct {
 	Rate       int     `json:"rate"` // in so many seconds
 	PerSeconds float64 `json:"per_seconds"`
 	Burst      int     `json:"burst"`
-	AtLimit    bool    `json:"at_limit"` // as many are leased as may run
+	PerGroup   int     `json:"per_group"` // of a group in play; 0 for one
+	AtLimit    bool    `json:"at_limit"`  // as many are leased as may run
 }
 
 // toLimitsJSON returns the limits in the state of a queue; nil for none.
@@ -27,7 +28,7 @@ func toLimitsJSON(s sluice.Stats) *limitsJSON {
 		return nil
 	}
 	l := s.Limits
-	return &limitsJSON{l.Running, l.Rate, l.Per.Seconds(), l.Burst, inspect.AtLimit(s)}
+	return &limitsJSON{l.Running, l.Rate, l.Per.Seconds(), l.Burst, l.PerGroup, inspect.AtLimit(s)}
 }
 
 // limitJSON is what limit has found or done, in JSON.
@@ -42,9 +43,9 @@ type limitJSON struct {
 
 // limitOptions are the flags of limit.
 type limitOptions struct {
-	running, burst int
-	rate           string
-	off, dryRun    bool
+	running, burst, perGroup int
+	rate                     string
+	off, dryRun              bool
 }
 
 func (a *app) limitCommand() *cobra.Command {
@@ -53,13 +54,14 @@ func (a *app) limitCommand() *cobra.Command {
 		Use: "limit QUEUE", Short: "Show or set how many tasks of a queue run, and at which rate they are handed out",
 		Long: `Show the limits of a queue, or set them, over all processes together: how many tasks are leased at a time
 (--running), and how many are handed out in a time (--rate), how many of them at once (--burst). What may not be handed out yet waits in
-the queue. What is leased goes on.
+the queue. What is leased goes on. Of each group, --per-group are in play at a time, one if it is not given.
 
 What is given replaces all limits that the queue has: one that is not given is taken away. --off takes all away.
 Limits outlive purge, as a pause does.`,
 		Example: `  sluice limit mails
   sluice limit mails --running 3 --rate 10/s --burst 5
   sluice limit mails --rate 100/m
+  sluice limit bookings --per-group 4
   sluice limit mails --off`,
 		Args: usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -74,6 +76,7 @@ Limits outlive purge, as a pause does.`,
 	f.IntVar(&o.running, "running", 0, "how many tasks may be leased at a time")
 	f.StringVar(&o.rate, "rate", "", "how many tasks may be handed out in a time: 10/s, 100/m, 5/h, 3/d, 10/500ms")
 	f.IntVar(&o.burst, "burst", 0, "with --rate: how many at once, if none was for a while (1 if not given)")
+	f.IntVar(&o.perGroup, "per-group", 0, "how many tasks of a group may be in play at a time (1 if not given)")
 	f.BoolVar(&o.off, "off", false, "take all limits away")
 	f.BoolVar(&o.dryRun, "dry-run", false, "say what would be done, and do nothing")
 	return c
@@ -88,10 +91,10 @@ func (o limitOptions) read(f *pflag.FlagSet) (limits sluice.Limits, change bool,
 		change = true
 		return cmp.Or(f.Lookup(name).Value.String(), " ") // one that is empty is wrong, and not as if it were not there
 	}
-	running, rate, burst := text("running"), text("rate"), text("burst")
+	running, rate, burst, perGroup := text("running"), text("rate"), text("burst"), text("per-group")
 	switch {
 	case change && o.off:
-		return limits, true, usagef("--off takes all limits away: it goes without --running, --rate and --burst")
+		return limits, true, usagef("--off takes all limits away: it goes without --running, --rate, --burst and --per-group")
 	case o.off:
 		return limits, true, nil
 	case !change && o.dryRun:
@@ -99,7 +102,7 @@ func (o limitOptions) read(f *pflag.FlagSet) (limits sluice.Limits, change bool,
 	case !change:
 		return limits, false, nil
 	}
-	if limits, err = inspect.ReadLimits(running, rate, burst); err != nil {
+	if limits, err = inspect.ReadLimits(running, rate, burst, perGroup); err != nil {
 		return limits, true, usagef("%w\nlimit --off takes limits away, pause has nothing handed out", err)
 	}
 	return limits, true, nil

@@ -11,17 +11,18 @@ import (
 
 const day = 24 * time.Hour
 
-// mostLimit is the largest number of sluice.Limits, and longestRate the longest time for which a
-// rate may be written.
+// mostLimit is the largest number of sluice.Limits, mostPerGroup that of its PerGroup, and
+// longestRate the longest time for which a rate may be written.
 const (
-	mostLimit   = 1_000_000_000
-	longestRate = 365 * day
+	mostLimit    = 1_000_000_000
+	mostPerGroup = 1000
+	longestRate  = 365 * day
 )
 
-// ReadLimits reads limits: how many run, a rate for ReadRate, and its burst. An empty text is none.
-// The error is sluice.ErrInvalid, also if all are empty.
-func ReadLimits(running, rate, burst string) (l sluice.Limits, err error) {
-	if running+rate+burst == "" {
+// ReadLimits reads limits: how many run, a rate for ReadRate, its burst, and how many of a group are
+// in play. An empty text is none. The error is sluice.ErrInvalid, also if all are empty.
+func ReadLimits(running, rate, burst, perGroup string) (l sluice.Limits, err error) {
+	if running+rate+burst+perGroup == "" {
 		return l, fmt.Errorf("%w: limits that limit nothing", sluice.ErrInvalid)
 	}
 	if l.Running, err = readLimit("running", running); err != nil {
@@ -29,6 +30,12 @@ func ReadLimits(running, rate, burst string) (l sluice.Limits, err error) {
 	}
 	if l.Burst, err = readLimit("burst", burst); err != nil {
 		return sluice.Limits{}, err
+	}
+	if l.PerGroup, err = readLimit("per group", perGroup); err != nil {
+		return sluice.Limits{}, err
+	}
+	if l.PerGroup > mostPerGroup {
+		return sluice.Limits{}, fmt.Errorf("%w: per group is %s at most, not %q", sluice.ErrInvalid, Count(mostPerGroup), perGroup)
 	}
 	if rate == "" {
 		if l.Burst > 0 {
@@ -114,7 +121,8 @@ func RateText(l sluice.Limits) string {
 	return fmt.Sprintf("%d/%s", l.Rate, per)
 }
 
-// LimitsText says what limits are: "3 running, 10/s, burst 5"; "" for none.
+// LimitsText says what limits are: "3 running, 10/s, burst 5, 4 per group"; "" for
+// none.
 func LimitsText(l sluice.Limits) string {
 	var parts []string
 	if l.Running > 0 {
@@ -122,6 +130,9 @@ func LimitsText(l sluice.Limits) string {
 	}
 	if l.Rate > 0 {
 		parts = append(parts, RateText(l), fmt.Sprintf("burst %d", l.Burst))
+	}
+	if l.PerGroup > 0 {
+		parts = append(parts, fmt.Sprintf("%d per group", l.PerGroup))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -140,8 +151,9 @@ func LimitsNote(s sluice.Stats) string {
 		return ""
 	}
 	text := fmt.Sprintf("at its limit: %d of %d running", s.Leased, l.Running)
-	if l.Running = 0; l.Rate > 0 {
-		text += "; " + LimitsText(l)
+	l.Running = 0
+	if others := LimitsText(l); others != "" {
+		text += "; " + others
 	}
 	return text
 }

@@ -44,13 +44,17 @@ func TestReadRate_ReadsWhatRateTextWrites(t *testing.T) {
 
 func TestReadLimits_SaysWhatIsWrong(t *testing.T) {
 	for _, c := range []struct {
-		running, rate, burst string
-		want                 sluice.Limits
-		why                  string
+		running, rate, burst, perGroup string
+		want                           sluice.Limits
+		why                            string
 	}{
 		{running: "3", want: sluice.Limits{Running: 3}},
 		{rate: "10/m", want: sluice.Limits{Rate: 10, Per: time.Minute, Burst: 1}},
 		{running: "1000000000", rate: "10/s", burst: "5", want: sluice.Limits{Running: 1_000_000_000, Rate: 10, Per: time.Second, Burst: 5}},
+		{perGroup: "1000", want: sluice.Limits{PerGroup: 1000}},
+		{rate: "10/s", perGroup: "4", want: sluice.Limits{Rate: 10, Per: time.Second, Burst: 1, PerGroup: 4}},
+		{perGroup: "1001", why: `per group is 1,000 at most, not "1001"`},
+		{perGroup: "0", why: "per group is"},
 		{why: "limit nothing"},
 		{running: "0", why: `running is a whole number from 1 to a billion, not "0"`},
 		{running: "-1", why: "running is"},
@@ -60,7 +64,7 @@ func TestReadLimits_SaysWhatIsWrong(t *testing.T) {
 		{running: "1", burst: "5", why: "there is none"},
 		{running: "1", rate: "x", why: "no time"},
 	} {
-		got, err := inspect.ReadLimits(c.running, c.rate, c.burst)
+		got, err := inspect.ReadLimits(c.running, c.rate, c.burst, c.perGroup)
 		require.Equal(t, c.want, got)
 		if c.why == "" {
 			require.NoError(t, err)
@@ -82,6 +86,8 @@ func TestLimitsNote_SaysWhetherAQueueIsAtItsLimit(t *testing.T) {
 		"limits: 3 running":                {Limits: sluice.Limits{Running: 3}},
 		"at its limit: 3 of 3 running":     {Leased: 3, Limits: sluice.Limits{Running: 3}},
 		"at its limit: 4 of 3 running; 10/s, burst 5": {Leased: 4, Limits: both},
+		"limits: 4 per group":                         {Limits: sluice.Limits{PerGroup: 4}},
+		"at its limit: 3 of 3 running; 4 per group":   {Leased: 3, Limits: sluice.Limits{Running: 3, PerGroup: 4}},
 	} {
 		require.Equal(t, want, inspect.LimitsNote(s))
 		require.Equal(t, want != "" && want[0] == 'a', inspect.AtLimit(s))

@@ -48,7 +48,7 @@ func (v *visit) delay(field string) (time.Duration, error) {
 // limits reads a form's limits.
 func (v *visit) limits() (sluice.Limits, error) {
 	text := func(field string) string { return strings.TrimSpace(v.r.PostForm.Get(field)) }
-	return inspect.ReadLimits(text("running"), text("rate"), text("burst"))
+	return inspect.ReadLimits(text("running"), text("rate"), text("burst"), text("per-group"))
 }
 
 // changeQueue pauses or resumes a queue, sets or takes away its limits, revives its dead letters,

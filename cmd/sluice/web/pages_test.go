@@ -362,11 +362,13 @@ func TestQueue_LimitsAreShownAndSet(t *testing.T) {
 		got.lacks(t, "<b>/s")
 	}
 	require.Equal(t, 2, limits().Running)
+	s.post("/queues/mails", "do", "limit", "running", "3", "per-group", "4").has(t, "3 running, 4 per group", `name="per-group" inputmode="numeric" value="4"`)
+	require.Equal(t, sluice.Limits{Running: 3, PerGroup: 4}, limits())
 	s.post("/queues/mails", "do", "limit", "running", "3").has(t, ">Limits<", `>3 running<`)
 	require.Equal(t, sluice.Limits{Running: 3}, limits(), "the rate is taken away")
 	s.post("/queues/mails", "do", "unlimit").has(t, "The queue has no limits", ">Paused<")
 	require.Zero(t, limits())
-	require.Equal(t, 2, strings.Count(log.String(), `msg="sluice: page: limit" queue=mails`), log.String())
+	require.Equal(t, 3, strings.Count(log.String(), `msg="sluice: page: limit" queue=mails`), log.String())
 	require.Equal(t, 1, strings.Count(log.String(), `msg="sluice: page: unlimit" queue=mails`))
 
 	s.post("/queues/empty", "do", "limit", "rate", "3/d").has(t, ">No worker<", "3/d, burst 1")
