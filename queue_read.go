@@ -174,6 +174,40 @@ func infoOf(i store.Info) TaskInfo {
 	return t
 }
 
+// Await waits until a task has ended, and returns it: as StateDone, with its Result, or StateDead, with
+// the Reason. It is how the caller that has enqueued a task gets what its handler has recorded:
+//
+//	ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
+//	defer cancel()
+//	task, err := queue.Await(ctx, id) // context.DeadlineExceeded: answer 202, and show it later
+//
+// ErrNotFound: there is no such task, or no longer: it was discarded, cancelled or taken by Pop, has
+// expired, or was done for longer than WithRetention. A task that is enqueued again, or revived,
+// before Await has seen the end is awaited on.
+//
+// It polls. All calls on a Queue do so together, with one script for 250 tasks: at first each 20
+// milliseconds, then after a twentieth of the time that a call has waited, up to half a second, and
+// less often if they wait for more than 4,000 tasks. What a Worker on the same Queue ends is seen
+// at once. So set WithRetention to more than a second.
+//
+// It returns when ctx ends, with its error; that is joined with the error of the last poll, if the
+// server did not answer: Await does not end because of that. ErrInvalid: the Queue is without
+// WithRetention.
+func (q *Queue) Await(ctx context.Context, id string) (TaskInfo, error) {
+	const op = "await"
+	if err := q.checkArgument(op, badUnless(id != "", "id is empty")); err != nil {
+		return TaskInfo{}, err
+	}
+	if !q.remembers() {
+		return TaskInfo{}, wrap(op, q.name, fmt.Errorf("%w: the Queue is without WithRetention", ErrInvalid))
+	}
+	i, err := q.engine.Await(ctx, id)
+	if err != nil {
+		return TaskInfo{}, wrap(op, q.name, err)
+	}
+	return infoOf(i), nil
+}
+
 // Revive puts dead letters back into the queue, due now and with no attempts, and returns how many
 // of these IDs were dead letters; the others are left unchanged. It works on a full server.
 //

@@ -209,8 +209,10 @@ func (w *Worker) conclusionOf(id string, o occurrence) (d store.Disposition, ok 
 	return c.disposition, c.occurrence == o && last != nil
 }
 
-// Accepted forgets what has been decided of a task: what comes back of it now is to be handled.
+// Accepted forgets what has been decided of a task: what comes back of it now is to be handled. Who
+// awaits its end looks.
 func (w *Worker) Accepted(t store.Task) {
+	w.Queue.awaiting.hint(t.ID)
 	if w.tasks[t.ID] != nil {
 		w.Queue.concluded.Delete(t.ID)
 	}

@@ -46,7 +46,8 @@ type Queue struct {
 	dequeues *committer[[]store.Item]
 	claims   *committer[claimArg]
 
-	soldOut soldOut
+	soldOut  soldOut
+	awaiting *awaiting
 
 	// concluded has what is to become of occurrences whose handlers have returned, by the ID of the
 	// periodic task: see conclusion.
@@ -59,6 +60,7 @@ func New(client *watch.Client, name, key string, o Options) *Queue {
 	q.Store, q.renewer = store.NewQueue(client.Scripts, key, o.QueueOptions), lease.NewRenewer(q.Executor)
 	q.watcher = client.Watcher(q.Store, o.Poll)
 	q.enqueues, q.dequeues, q.claims = newCommitter(q, q.commitEnqueues), newCommitter(q, q.commitDequeues), newCommitter(q, q.commitClaims)
+	q.awaiting = newAwaiting(q)
 	return q
 }
 

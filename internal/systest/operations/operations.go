@@ -119,7 +119,9 @@ type Fixture struct {
 	Lock   *sluice.Lock
 	Set    *sluice.LockSet
 	Queue  *sluice.Queue
-	Entry  sluice.Entry
+	// Remembering is the same queue, with a retention.
+	Remembering *sluice.Queue
+	Entry       sluice.Entry
 }
 
 // New returns a fixture with names of its own, of which nothing is there yet.
@@ -128,6 +130,8 @@ func New(t *testing.T, rdb redis.UniversalClient, opts ...sluice.LockOption) *Fi
 	f := &Fixture{Name: redistest.Name(t), Locker: systest.NewLocker(t, rdb, opts...), Set: &sluice.LockSet{}, Entry: sluice.Entry{ID: "a", Score: 1, Payload: []byte("p")}}
 	var err error
 	f.Queue, err = sluice.NewQueue(rdb, f.Name)
+	require.NoError(t, err)
+	f.Remembering, err = sluice.NewQueue(rdb, f.Name, sluice.WithRetention(time.Hour))
 	require.NoError(t, err)
 	return f
 }

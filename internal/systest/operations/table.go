@@ -100,6 +100,8 @@ var Table = []Operation{
 		}},
 	{Name: "Queue.Get", Needs: Due, NoChaos: readsOnly,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Get(ctx, f.Entry.ID) }},
+	{Name: "Queue.Await", Needs: Dead, Lost: GoesOn, NoModel: "it is Get, at times of its own", NoChaos: readsOnly,
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Remembering.Await(ctx, f.Entry.ID) }},
 	{Name: "Queue.List", Needs: Leased,
 		Call: func(ctx context.Context, f *Fixture) (any, error) {
 			return f.Queue.List(ctx, sluice.StateLeased, sluice.TaskInfo{}, 1)
