@@ -53,6 +53,10 @@ var (
 	// client, a wrong password and a context that ended first are not ErrUnavailable.
 	ErrUnavailable = redisexec.ErrUnavailable
 
+	// ErrFull says that the queue has as many tasks as WithMaxTasks allows: nothing was enqueued by
+	// this call, or by the step of EnqueueBatch and those behind it.
+	ErrFull = queues.ErrFull
+
 	// ErrUnderReplicated says that the primary has carried the operation out, and that fewer
 	// replicas than WithLockReplicas or WithQueueReplicas asks for have acknowledged it in time: a
 	// failover might forget it.

@@ -377,6 +377,22 @@ func WithQueueReplicas(n int) QueueOption {
 	return func(o *queueOptions) { o.Replicas = limitOr(n, o.Replicas) }
 }
 
+// WithMaxTasks bounds what this Queue lets its queue grow to: an enqueue that would make it have more
+// than n tasks is ErrFull, and nothing is enqueued. It keeps a producer from filling the server while
+// no worker runs.
+//
+// Scheduled, due and leased tasks count, and those that wait in their groups; dead letters and what is
+// done do not. An ID that is there already adds none: a repeat works on a full queue. Periodic tasks
+// are enqueued anyway. EnqueueBatch goes in steps of 250 tasks at most: one that does not fit is not
+// enqueued as a whole, nor are those behind it, and their outcomes are 0.
+//
+// The bound is that of the Queue that enqueues, and is not kept on the server: give it to all
+// producers alike. A Queue without it enqueues any number, and pays nothing for it; with it, an
+// enqueue costs the server some microseconds more. Negative is no limit. Defaults to none.
+func WithMaxTasks(n int) QueueOption {
+	return func(o *queueOptions) { o.MaxTasks = limitOr(n, o.MaxTasks) }
+}
+
 // WithQueuePrefix sets what the key of a queue begins with; with "" the key is the name. Defaults to
 // "Queue:".
 func WithQueuePrefix(p string) QueueOption { return func(o *queueOptions) { o.prefix = p } }

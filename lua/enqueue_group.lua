@@ -3,10 +3,11 @@
 -- KEYS[3] the dead letters   KEYS[10] what is done, if the policy is once   KEYS[12] see stock.lua   KEYS[14] see groups.lua
 -- ARGV as of take.lua
 -- RETURNS what take.lua does; 8 there is a task of that ID in no group, or in another one: nothing changed
--- USES unpack, rights, prelude, new, wake, tasks, once, groups, fields, put, state, sale, group_new
+-- USES bound, unpack, rights, prelude, new, wake, tasks, once, groups, fields, put, state, sale, group_new
 -- RETRY never: as of enqueue.lua.
 redis.call('ZCARD', KEYS[3]) -- check the types before the first write
 redis.call('ZCARD', KEYS[14])
+if isFull() then return refuse() end
 local scores, fields = redis.call('ZMSCORE', KEYS[1], unpack(ids)), redis.call('HMGET', KEYS[4], unpack(ids))
 local done = within and redis.call('ZMSCORE', KEYS[10], unpack(ids)) or {}
 needAll()

@@ -4,8 +4,9 @@
 --      the units whatever is left, else ''
 -- RETURNS { ARGV[2] for the next script of the batch, one number per task as of enqueue.lua; 6 sold out   7 there is a task of that ID
 --           that holds nothing, or units of another item; of these two, and of 3 and 5, nothing changed. No numbers if all are added }
--- USES unpack, rights, prelude, new, wake, tasks, once, sale, state
+-- USES bound, unpack, rights, prelude, new, wake, tasks, once, sale, state
 -- RETRY never: as of enqueue.lua.
+if isFull() then return refuse() end
 local scores, fields = redis.call('ZMSCORE', KEYS[1], unpack(ids)), redis.call('HMGET', KEYS[4], unpack(ids))
 local done = within and redis.call('ZMSCORE', KEYS[10], unpack(ids)) or {}
 local left = redis.call('HLEN', KEYS[2]) > 0 -- perhaps payloads of these IDs

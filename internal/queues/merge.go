@@ -23,6 +23,9 @@ func (q *Queue) Enqueue(ctx context.Context, d store.Draft) (outcome int, err er
 	}
 	t := d.Enqueue()
 	reply, err := merged(ctx, q, q.enqueues, t, 1, t.Size(), q.enqueueRequest)
+	if err == nil && reply.Value == nil {
+		reply, err = q.Executor.Run(ctx, q.enqueueRequest(t))
+	}
 	if err == nil {
 		var one [1]int
 		if _, _, err = store.AppendOutcomes(one[:0], reply.Value, 1); err == nil {
@@ -39,7 +42,7 @@ func (q *Queue) Enqueue(ctx context.Context, d store.Draft) (outcome int, err er
 }
 
 // refusals are the errors of outcomes that are none.
-var refusals = map[int]error{store.OtherTake: ErrOtherTake, store.OtherGroup: ErrOtherGroup}
+var refusals = map[int]error{store.OtherTake: ErrOtherTake, store.OtherGroup: ErrOtherGroup, store.Full: ErrFull}
 
 func (q *Queue) enqueueRequest(t store.Enqueue) redisexec.Request {
 	args := q.newTasks(t.Rules(), 1, "0", 0)
@@ -63,7 +66,9 @@ func (q *Queue) commitEnqueue(calls []*mergedCall[store.Enqueue]) {
 		list, _ := result.Value.([]any)
 		for i, call := range calls {
 			own := result // a reply of another form is for each to reject
-			if len(list) == len(calls)+1 {
+			if len(calls) > 1 && len(list) > 1 && list[1] == int64(store.Full) {
+				own.Value = nil // for all of them there is no room: each asks for itself
+			} else if len(list) == len(calls)+1 {
 				own.Value = []any{list[0], list[i+1]}
 			}
 			call.Settle(own)

@@ -313,7 +313,7 @@ func (p *periodicTask) move(ctx context.Context, receipt float64, from, to occur
 // had it, or was a dead letter, perhaps.
 func (p *periodicTask) enqueue(ctx context.Context, was store.Info, o occurrence) error {
 	w, d := p.worker, p.draft(o)
-	args := w.Queue.Store.NewBatch(1, store.Rules{Duplicates: store.Keep}, "0", 0)
+	args := w.Queue.Store.NewBatch(1, store.Rules{Duplicates: store.Keep, Anyway: true}, "0", 0)
 	e := d.Enqueue()
 	args.Add(&e)
 	_, err := p.worker.send(ctx, w.Queue.Store.Enqueue(args))

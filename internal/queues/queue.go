@@ -76,6 +76,8 @@ var (
 	ErrOtherTake = fmt.Errorf("%w: Take: there is a task of that ID that holds units of another Item, or none", store.ErrInvalid)
 	// ErrOtherGroup says that a task of that ID is in another group, or in none.
 	ErrOtherGroup = fmt.Errorf("%w: Group: there is a task of that ID in another group, or in none", store.ErrInvalid)
+	// ErrFull says that the queue has as many tasks as its producer allows.
+	ErrFull = errors.New("the queue is full")
 	// errAmbiguousReceipt is the error of a receipt that is stale after a reply to the same request
 	// was lost. Perhaps it was this request that used the receipt up.
 	errAmbiguousReceipt = fmt.Errorf("%w: a reply was lost, and the receipt is stale now", redisexec.ErrUnknown)

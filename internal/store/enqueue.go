@@ -78,13 +78,16 @@ type Enqueue struct {
 func (t *Enqueue) Size() int { return len(t.ID) + len(t.Payload) }
 
 // Rules say which tasks one script can enqueue: those with the same ones.
-func (t *Enqueue) Rules() Rules { return Rules{t.Duplicates, t.Take != nil, t.Group != ""} }
+func (t *Enqueue) Rules() Rules {
+	return Rules{Duplicates: t.Duplicates, Takes: t.Take != nil, Grouped: t.Group != ""}
+}
 
 // Rules are what all tasks of a Batch have in common.
 type Rules struct {
 	Duplicates string // as in a Draft
 	Takes      bool
 	Grouped    bool
+	Anyway     bool // however many tasks the queue has
 }
 
 // String tells it from others.
@@ -127,8 +130,17 @@ func (q *Queue) NewBatch(n int, r Rules, floor string, apart int64) *Batch {
 	if policy == Once {
 		policy += ":" + Duration(q.options.Retention)
 	}
-	return &Batch{rules: r, args: append(make([]any, 0, 9+2*n), policy, floor, apart), apart: apart}
+	format := strconv.FormatInt(apart, 10)
+	if r.Takes || r.Grouped {
+		format += "+"
+	}
+	if q.isBounded(r) {
+		format += "<" + strconv.Itoa(q.options.MaxTasks)
+	}
+	return &Batch{rules: r, args: append(make([]any, 0, 9+2*n), policy, floor, format), apart: apart}
 }
+
+func (q *Queue) isBounded(r Rules) bool { return q.options.MaxTasks > 0 && !r.Anyway }
 
 // Add adds a task, to the last group if it is due right then, and takes the same.
 func (b *Batch) Add(t *Enqueue) {

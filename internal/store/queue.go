@@ -27,6 +27,7 @@ type QueueOptions struct {
 	DeadAge     time.Duration // for how long; 0 for ever
 	Retention   time.Duration // for how long finished tasks are remembered; 0 for none
 	Replicas    int           // that are to acknowledge a change; 0 for none
+	MaxTasks    int           // that the queue may have where a producer enqueues; 0 for any number
 }
 
 // Queue has the keys of a queue, and makes the requests about it.
@@ -109,13 +110,18 @@ func (q *Queue) Enqueue(tasks *Batch) redisexec.Request {
 		q.holds.Store(true)
 		return q.replicated(q.scripts.EnqueueGroup.Request(q.all, tasks.arguments()...))
 	}
+	keys := q.errors
+	switch {
+	case q.isBounded(tasks.rules):
+		keys = q.all
+	case tasks.rules.Takes:
+		keys = q.stock
+	case tasks.rules.Duplicates == Once:
+		keys = q.done
+	}
 	if tasks.rules.Takes {
 		q.holds.Store(true)
-		return q.replicated(q.scripts.Take.Request(q.stock, tasks.arguments()...))
-	}
-	keys := q.errors
-	if tasks.rules.Duplicates == Once {
-		keys = q.done
+		return q.replicated(q.scripts.Take.Request(keys, tasks.arguments()...))
 	}
 	return q.replicated(q.scripts.Enqueue.Request(keys, tasks.arguments()...))
 }

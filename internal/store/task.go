@@ -248,7 +248,7 @@ func (x *Exchanged) Cut(n int) Exchanged {
 }
 
 // The outcomes of an enqueued task, as enqueue.lua counts them.
-const firstOutcome, lastOutcome = 1, 8
+const firstOutcome, lastOutcome = 1, 9
 
 // The outcomes of tasks that take units, or are in groups. The task of an ID to which OtherTake
 // applies holds nothing, or units of another item; that of OtherGroup is in no group, or in another
@@ -257,6 +257,7 @@ const (
 	SoldOut    = 6
 	OtherTake  = 7
 	OtherGroup = 8
+	Full       = 9 // as is the queue: WithMaxTasks
 )
 
 // AppendOutcomes decodes the time from which the delays of the batch's next script count at the

@@ -15,7 +15,7 @@ end
 
 -- One new task is the most common case. To return here saves the server the definition of
 -- the functions that follow, a quarter of the script's time.
-if ARGV[5] == '1' and not KEYS[10] and #ARGV < 9 and not redis.call('HGET', KEYS[4], ARGV[7]) then
+if ARGV[5] == '1' and #ARGV[3] == 1 and not KEYS[10] and #ARGV < 9 and not redis.call('HGET', KEYS[4], ARGV[7]) then
   local id, due, payload = ARGV[7], dueAt(ARGV[4]), ARGV[8] or ''
   if redis.call('ZADD', KEYS[1], 'NX', text(due), id) == 1 then
     local stored -- or removed: a foreign consumer's ZREM may have left a payload

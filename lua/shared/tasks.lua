@@ -1,6 +1,10 @@
 -- DEFINES ids, payloads, entries, earliest, filled, extras
 -- USES prelude, new
--- For the scripts that enqueue: their arguments, from ARGV[3] on.
+-- For the scripts that enqueue: their arguments.
+--   ARGV[3] how many microseconds after the one before a task of a group is due, 0 to 9; then '+' if groups have what stands in front of state
+--   fields; then '<' and the most tasks that the queue may have, if that is bounded: KEYS has all keys then
+--   of each group of tasks: when the first is due ('+' seconds from ARGV[2] or '@' Unix seconds), the number of IDs, the number of payloads (0 if all
+--   are empty, else one per ID), with a '+' two more, see take.lua, the IDs, the payloads
 
 -- The tasks: their IDs, their payloads if they have any, and their scores and IDs as ZADD takes them.
 local ids, payloads, entries, earliest = {}, {}, {}, nil
@@ -26,14 +30,14 @@ local function appendGroup(due, from, to, apart)
   end
 end
 
-local at, filled, more = 4, false, KEYS[12] and 2 or 0
+local at, filled, apart, more = 4, false, tonumber(string.sub(ARGV[3], 1, 1)), string.byte(ARGV[3], 2) == 43 and 2 or 0
 while ARGV[at] do
   local due, count, payloadCount, before = dueAt(ARGV[at]), tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), #ids
   if more > 0 then
     extras[#extras + 1] = { ARGV[at + 3], ARGV[at + 4], from = before + 1, to = before + count, due = due }
     at = at + more
   end
-  appendGroup(due, at + 3, at + 2 + count, tonumber(ARGV[3]))
+  appendGroup(due, at + 3, at + 2 + count, apart)
   at = at + 3 + count
   for i = 1, payloadCount do payloads[before + i] = ARGV[at + i - 1] end
   at, filled = at + payloadCount, filled or payloadCount > 0

@@ -1,0 +1,100 @@
+package queues
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/systest"
+)
+
+// TestMaxTasks_BoundsTheQueue: scheduled, due, leased and waiting tasks count; dead letters do not.
+// What is there already passes, and changes.
+func TestMaxTasks_BoundsTheQueue(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		require.NoError(b, b.Q.SetStock(b.Context(), "phone", 9))
+		full := []sluice.Task{{ID: "x"}, of("g", "x"), of("new", "x"), phone("x"), phoneOf("g", "x"), {ID: "x", Payload: []byte("p"), Delay: time.Hour}}
+		requireFull := func() {
+			b.Helper()
+			for _, task := range full {
+				outcome, err := b.Q.Enqueue(b.Context(), task)
+				require.ErrorIs(b, err, sluice.ErrFull)
+				require.Zero(b, outcome)
+				_, err = b.Q.Get(b.Context(), "x")
+				require.ErrorIs(b, err, sluice.ErrNotFound)
+			}
+		}
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "leased"})
+		e := b.ClaimOne(time.Minute)
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "scheduled", Delay: time.Hour})
+		b.Enqueue(sluice.OutcomeAdded, of("g", "plays"))
+		b.Enqueue(sluice.OutcomeAdded, of("g", "waits"))
+		b.Enqueue(sluice.OutcomeAdded, phone("takes"))
+		requireFull()
+		b.Enqueue(sluice.OutcomeUpdated, sluice.Task{ID: "scheduled", Delay: time.Hour})
+		b.Enqueue(sluice.OutcomeUpdated, of("g", "waits"))
+		b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "leased"})
+		b.Enqueue(sluice.OutcomeKept, phone("takes"))
+		outcomes, err := b.Q.EnqueueBatch(b.Context(), []sluice.Task{{ID: "scheduled"}, {ID: "x"}})
+		require.ErrorIs(b, err, sluice.ErrFull)
+		require.Equal(b, []sluice.Outcome{0, 0}, outcomes, "all of a step, or none")
+		require.Equal(b, sluice.StateScheduled, b.Get("scheduled").State)
+		requireFull()
+		_, err = b.On(b.RDB).Enqueue(b.Context(), sluice.Task{ID: "unbounded"})
+		require.NoError(b, err)
+		_, err = b.Q.Cancel(b.Context(), "unbounded")
+		require.NoError(b, err)
+		require.NoError(b, b.Q.Bury(b.Context(), "no", e)) // its version takes over
+		requireFull()
+		require.NoError(b, b.Q.Bury(b.Context(), "no", b.Claim(1, time.Minute)...))
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "x", Payload: []byte("p")})
+		info, err := b.Q.Stock(b.Context(), "phone")
+		require.NoError(b, err)
+		require.Equal(b, sluice.StockInfo{Total: 9, Left: 8, Held: 1}, info)
+	}, sluice.WithMaxTasks(5))
+}
+
+// TestMaxTasks_ConcurrentCallsFillItExactly: calls that are sent together do not all fail where
+// some fit.
+func TestMaxTasks_ConcurrentCallsFillItExactly(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		var added, refused atomic.Int64
+		var all sync.WaitGroup
+		for i := range 1000 {
+			all.Go(func() {
+				switch outcome, err := b.Q.Enqueue(b.Context(), sluice.Task{ID: fmt.Sprint(i)}); {
+				case errors.Is(err, sluice.ErrFull):
+					refused.Add(1)
+				case err == nil && outcome == sluice.OutcomeAdded:
+					added.Add(1)
+				}
+			})
+		}
+		all.Wait()
+		require.EqualValues(b, 137, added.Load())
+		require.EqualValues(b, 863, refused.Load())
+		require.EqualValues(b, 137, b.Stats().Due)
+	}, sluice.WithMaxTasks(137))
+}
+
+// TestMaxTasks_ABatchGoesInSteps: those before the one that does not fit are enqueued.
+func TestMaxTasks_ABatchGoesInSteps(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		tasks := make([]sluice.Task, 600)
+		for i := range tasks {
+			tasks[i].ID = fmt.Sprint(i)
+		}
+		outcomes, err := b.Q.EnqueueBatch(b.Context(), tasks)
+		require.ErrorIs(b, err, sluice.ErrFull)
+		for i, outcome := range outcomes {
+			require.Equal(b, i < 500, outcome == sluice.OutcomeAdded, i)
+		}
+		require.EqualValues(b, 500, b.Stats().Due)
+	}, sluice.WithMaxTasks(599))
+}
