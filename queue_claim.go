@@ -204,6 +204,9 @@ func (q *Queue) settle(ctx context.Context, op string, d store.Disposition, es .
 			return wrap(op, q.name, fmt.Errorf("es[%d]: %w", i, err))
 		}
 		items[i].Disposition = d
+		if e.Group != "" || e.Take.Units > 0 { // perhaps another Queue has claimed it
+			q.engine.Store.SetHolds()
+		}
 	}
 	stale, failed := q.engine.Settle(ctx, items)
 	switch {

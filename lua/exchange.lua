@@ -8,7 +8,7 @@
 -- ARGV[9] the claimant: '<lease in seconds>/<worker>'; then, for tasks to be finished that have the same receipt: it, their number, their IDs;
 -- then, if they are to be remembered: '', for how many seconds, and of each that has a result: its number among them, the result; or '' and -1 if
 -- tasks that hold units are to be discarded
--- RETURNS { 1 if there may be more, -1 if pause or limits keep more from being handed out, else 0; lease end; IDs claimed; the attempt of each, and what it holds, none if all
+-- RETURNS { 1 if there may be more, 2 if there is what only a script that is given all keys may clean up, -1 if pause or limits keep more from being handed out, else 0; lease end; IDs claimed; the attempt of each, and what it holds, none if all
 --           are first ones of tasks that hold nothing; the payload of each, none if all are empty; when each was due, in one text; one number per task
 --           to be finished: 1 done   4 done, and its result was dropped   0 stale   2 gone; 0 and 2: nothing changed. None if all are 1; microseconds
 --           until the head is due, as headOff says; clients in line; the place as lookOut says }
@@ -24,14 +24,14 @@ needGroups()
 local answers, first = {}, nil
 if #ids > 0 then answers, first = finishAll() end
 
-local claimed, attempts, unseen, holds, payloadList, dues, most, cut = {}, {}, {}, {}, {}, {}, n, false
+local claimed, attempts, unseen, holds, payloadList, dues, most, cut, lacks = {}, {}, {}, {}, {}, {}, n, false, false
 if limits then most = limits.allowed(n) end
 if most > 0 then
-  local ready, read, further, cleanUp = due(most, limit)
-  further = payloads(ready) or further
-  if #read > 0 then
+  local ready, any, further, cleanUp, leaves = due(most, limit)
+  further, lacks = payloads(ready) or further, leaves
+  if any then
     needLease()
-    redis.call('ZREM', KEYS[1], read[1]) -- it gets a new score in any case; after this ZREM a full server accepts the ZADD
+    redis.call('ZREM', KEYS[1], any) -- it gets a new score in any case; after this ZREM a full server accepts the ZADD
   end
   for i, task in ipairs(ready) do
     claimed[i], payloadList[i], dues[i] = task.id, task.payload, task.score
@@ -47,4 +47,4 @@ end
 if limits then limits.spend(#claimed, #claimed) end
 wake(earlier(first, earliestPromoted))
 local off, waiting, place = lookOut(#claimed)
-return { moreThan(#claimed, most, cut), leaseEnd, claimed, attempts, payloadList, table.concat(dues, ' '), answers, off, waiting, place }
+return { lacks and 2 or moreThan(#claimed, most, cut), leaseEnd, claimed, attempts, payloadList, table.concat(dues, ' '), answers, off, waiting, place }

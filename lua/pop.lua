@@ -8,11 +8,10 @@ redis.call('ZCARD', KEYS[3]) -- check the types before the first write
 local leases = redis.call('ZCARD', KEYS[5])
 redis.call('ZCARD', KEYS[1]) -- what is of another type is no queue
 readLimits()
-local n = tonumber(ARGV[1])
-local most = n
+local n, most = tonumber(ARGV[1]), tonumber(ARGV[1])
 if limits then most = limits.allowed(n, nil, true) end
 if most <= 0 then return { -1 } end
-local ready, ids, more, cleanUp = due(most)
+local ready, _, more, cleanUp = due(most)
 more = payloads(ready) or more
 local reply, removed, again, holders = { most < n and #ready == most and -1 or more and 1 or 0 }, {}, {}, {}
 for _, task in ipairs(ready) do
@@ -47,4 +46,5 @@ end
 if off <= 0 and more or off > 0 and head and not redis.pcall('ZSCORE', KEYS[5], head) then seeTo(off, 1) end
 local buried = cleanUp()
 if buried > 0 then trim(buried, ARGV[2], ARGV[3]) end
+wake(earliestPromoted)
 return reply

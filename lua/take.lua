@@ -1,7 +1,7 @@
 -- Adds tasks that take units of what is for sale, in the order given: those that come first get them.
 -- KEYS[3] the dead letters   KEYS[10] what is done, if the policy is once   KEYS[12] see stock.lua
--- ARGV as of enqueue.lua; of each group of tasks, before the IDs: what stands in front of their state fields, see state.lua, and '1' if they have
---      the units whatever is left, else ''
+-- ARGV as of enqueue.lua; a group of tasks has what stands in front of their state fields, see state.lua, and '1' if they have the units whatever
+--      is left, else ''
 -- RETURNS { ARGV[2] for the next script of the batch, one number per task as of enqueue.lua; 6 sold out   7 there is a task of that ID
 --           that holds nothing, or units of another item; of these two, and of 3 and 5, nothing changed. No numbers if all are added }
 -- USES bound, unpack, rights, prelude, new, wake, tasks, once, sale, state
@@ -11,7 +11,6 @@ local scores, fields = redis.call('ZMSCORE', KEYS[1], unpack(ids)), redis.call('
 local done = within and redis.call('ZMSCORE', KEYS[10], unpack(ids)) or {}
 local left = redis.call('HLEN', KEYS[2]) > 0 -- perhaps payloads of these IDs
 redis.call('ZCARD', KEYS[3]) -- check the type before the first write
-
 clearGone(ids, scores, fields)
 
 local outcomes, known = { text(base + #ids * 0.000001) }, {}

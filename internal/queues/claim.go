@@ -148,7 +148,7 @@ func (q *Queue) claimStep(ctx context.Context, n int, lease time.Duration) (more
 	} else {
 		q.watcher.Claimed(mark, reply.Sent, x.Head, len(x.Tasks) > 0)
 	}
-	q.Store.Holds(x.Tasks)
+	q.Store.Claimed(&x)
 	return x.More, reply.Sent, x.Tasks, nil
 }
 

@@ -174,6 +174,7 @@ func (q *Queue) Peek(ctx context.Context, n int) (tasks []store.Task, err error)
 		}
 		tasks = append(tasks, t.Task)
 	}
+	q.Store.Holds(tasks)
 	return tasks, nil
 }
 

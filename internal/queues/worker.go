@@ -127,7 +127,7 @@ func (w *Worker) Exchange(reports []taskloop.Report, claim int) (results []taskl
 		claimed = taskloop.ClaimResult{Outcome: answer.Outcome, Err: answer.Err}
 		if answer.Outcome == redisexec.Done {
 			claimed.Exchanged, claimed.Err = store.DecodeExchange(answer.Value, len(finish))
-			q.Store.Holds(claimed.Tasks)
+			q.Store.Claimed(&claimed.Exchanged)
 		}
 	}
 	if finish != nil {

@@ -126,6 +126,17 @@ func (q *Queue) Enqueue(tasks *Batch) redisexec.Request {
 	return q.replicated(q.scripts.Enqueue.Request(keys, tasks.arguments()...))
 }
 
+// Claimed notes what a claim has brought.
+func (q *Queue) Claimed(x *Exchanged) {
+	if x.Lacks {
+		q.SetHolds()
+	}
+	q.Holds(x.Tasks)
+}
+
+// SetHolds notes that there are tasks which hold units, or are in groups.
+func (q *Queue) SetHolds() { q.holds.Store(true) }
+
 // Holds notes that tasks hold units, or are in groups.
 func (q *Queue) Holds(tasks []Task) {
 	if !q.holds.Load() && slices.ContainsFunc(tasks, func(t Task) bool { return t.Take.Units > 0 || t.Group != "" }) {

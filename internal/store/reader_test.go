@@ -60,7 +60,7 @@ func TestExchange_ReadsEachPart(t *testing.T) {
 	x, err := DecodeExchange(reply(func([]any) {}), 2)
 	require.NoError(t, err)
 	require.Equal(t, Exchanged{
-		Answers: []Answer{Accepted, Stale}, More: true, Receipt: "9.5", Head: Head{Off: 7 * time.Microsecond, Waiting: 4, Place: 2},
+		Answers: []Answer{Accepted, Stale}, More: true, Lacks: true, Receipt: "9.5", Head: Head{Off: 7 * time.Microsecond, Waiting: 4, Place: 2},
 		Tasks: []Task{
 			{ID: "a", Payload: []byte("p"), Score: 9.5, Due: TimeOf(1.5), Attempt: 1},
 			{ID: "b", Score: 9.5, Due: TimeOf(2.5), Attempt: 3},

@@ -177,6 +177,7 @@ func (r *reader) done(n int) []Answer {
 type Exchanged struct {
 	Answers []Answer // of the tasks that it was to finish
 	More    bool     // there may be more that are due
+	Lacks   bool     // among them one that only a script which is given all keys may clean up
 	Limited bool     // pause or limits have kept some from being handed out
 	Receipt string   // of all tasks
 	Tasks   []Task
@@ -196,7 +197,7 @@ func DecodeExchange(value any, finished int) (x Exchanged, err error) {
 	}
 	r := newReader(value)
 	more := r.int()
-	x.More, x.Limited, x.Receipt = more > 0, more < 0, r.text()
+	x.More, x.Lacks, x.Limited, x.Receipt = more > 0, more == 2, more < 0, r.text()
 	ids, attempts, payloads, dues := r.list(), r.list(), r.list(), r.text()
 	answers := newReader(r.part())
 	off := min(max(r.int(), 0), FarOff.Microseconds())

@@ -1,5 +1,5 @@
 -- DEFINES nextAttempt, due, payloads
--- USES unpack, prelude, read, failure, tally, state, fields
+-- USES unpack, prelude, read, failure, tally, state, fields, groups
 -- For the scripts that hand out due tasks.
 
 -- Counts the delivery that a claim of a task begins. Returns its attempt, and how many
@@ -16,21 +16,30 @@ end
 -- or nil for any number) are used up. To find n that are ready it reads up to about a thousand,
 -- as long as their state fields have less than a megabyte. Returns:
 --   1. the tasks that are ready to be claimed, without their payloads;
---   2. the IDs that it read;
+--   2. the ID of the first that it read, which gets another score or goes; nil if there is none;
 --   3. whether there may be more due tasks;
 --   4. a function that cleans up what it read besides: a leased task that a foreign producer
 --      has moved gets its score back, and the new version waits; a waiting version, whose
 --      lease has run out, moves to its own due time; a malformed entry, and a task whose
 --      attempts are used up, moves to the dead letters. It counts the leases that were lost. The caller
---      calls it after its own first write; it returns how many it has buried.
+--      calls it after its own first write; it returns how many it has buried;
+--   5. whether it has left such a task alone, since it is in a group, or holds units, and the script is not given the groups.
 local function due(n, limit)
-  local ready, moved, buried, revived, ids, size = {}, {}, {}, {}, {}, 0
+  local ready, moved, buried, revived, ids, size, any, leaves = {}, {}, {}, {}, {}, 0, nil, false
+
+  local function add(list, task)
+    if task.holds and list ~= ready and not KEYS[14] then
+      leaves = true
+    else
+      any = any or task.id
+      list[#list + 1] = task
+    end
+  end
 
   local function classify(id, field, written)
     local score, task = finite(written), live(field)
     if not score or not task or id == '' then
-      buried[#buried + 1] = { id = id, attempt = 0, reason = 'malformed', holds = holdsOf(field) }
-      return
+      return add(buried, { id = id, attempt = 0, reason = 'malformed', holds = holdsOf(field) })
     end
     if task.revived then revived[#revived + 1] = id end
     local isLost = task.lease and task.lease <= now
@@ -40,7 +49,7 @@ local function due(n, limit)
     if list == ready and limit and limit > 0 and nextAttempt(task) > limit then
       task.reason, list = 'attempts used up', buried
     end
-    list[#list + 1] = task
+    add(list, task)
   end
 
   local function examine(found)
@@ -54,7 +63,7 @@ local function due(n, limit)
       if field or id == '' or string.sub(score, 1, 1) == '-' then
         classify(id, field, score)
       else -- a plain task: the most common and cheapest case
-        ready[#ready + 1] = { id = id, score = score, attempt = 0, unseen = 0 }
+        add(ready, { id = id, score = score, attempt = 0, unseen = 0 })
       end
     end
   end
@@ -66,8 +75,11 @@ local function due(n, limit)
     examine(found)
     more = #found > 0 and (#found == 2 * count or #found > 2 * (#ids - before))
   until not more or #ready == n or #ids >= 1000 or size >= 1048576
-  if #ids > #ready then needAll() end -- for the clean-up
-  return ready, ids, more, function()
+  if #ids > #ready then -- for the clean-up
+    needAll()
+    needGroups()
+  end
+  return ready, any, more or leaves, function()
     for i = 1, #revived, 250 do redis.call('ZREM', KEYS[3], unpack(revived, i, math.min(i + 249, #revived))) end
     local lost, anew = 0, {}
     for _, list in ipairs({ ready, moved, buried }) do
@@ -81,10 +93,12 @@ local function due(n, limit)
     for _, task in ipairs(moved) do
       move(task.id, tonumber(task.score))
       store(task.id, task, task.attempt, task.due, true)
+      local group = groupOf(task.holds)
+      if group and KEYS[14] then fillGroup(group) end -- one that waits may be due sooner
     end
     tally('buried', #buried)
     return buryAll(buried)
-  end
+  end, leaves
 end
 
 -- Reads the payloads of the tasks that are to be handed out. Those for which there was no room
