@@ -31,8 +31,13 @@ func (k keyspace) pause(queue, verb string, args []string) {
 // heldBack returns until when a queue is paused, and its limits, by what its key is set to: see
 // limits.lua.
 func heldBack(args []string) (until time.Duration, l sluice.Limits) {
-	var us, per int64
-	if _, err := fmt.Sscanf(args[0], "%d %d %d %d %d ", &us, &l.Running, &l.Rate, &per, &l.Burst); err != nil {
+	var us, per, spent int64
+	n, _ := fmt.Sscanf(args[0], "%d %d %d %d %d %d %d", &us, &l.Running, &l.Rate, &per, &l.Burst, &l.PerGroup, &spent)
+	if n == 6 { // there is no other number before what is spent
+		l.PerGroup = 0
+	}
+	if n < 6 {
+		l = sluice.Limits{}
 		if len(args) == 3 {
 			return milliseconds(args[2]), sluice.Limits{}
 		}

@@ -53,6 +53,7 @@ func (c *checker) checkTasks() {
 	t.checkTicks()
 	t.checkLimits()
 	t.checkStocks()
+	t.checkGroups()
 	t.checkReplicas()
 }
 
@@ -124,6 +125,7 @@ func (t *tasksCheck) checkMove(m *move) {
 		t.counts["tasks of many queues "+string(m.kind)]++
 	}
 	t.checkUnits(m)
+	t.checkGroup(m)
 	switch m.kind {
 	case unexplained:
 		t.report("%v at %v: %+v became %+v", m.taskKey, m.span, m.was, m.is)
@@ -185,7 +187,7 @@ func (t *tasksCheck) sentBack(m *move) *record {
 func (t *tasksCheck) checkAgain(m *move, r *record) {
 	t.counts["tasks due again"]++
 	earliest, latest := t.clock.at(m.span)
-	if due := seconds(m.is.score) - r.Delay; due < earliest-time.Millisecond || due > latest+time.Millisecond || r.Call > m.before {
+	if due := seconds(m.is.dueAt()) - r.Delay; due < earliest-time.Millisecond || due > latest+time.Millisecond || r.Call > m.before {
 		t.report("%v was to be due again in %v at %v: %+v became %+v", m.taskKey, r.Delay, m.span, m.was, m.is)
 	}
 }
@@ -203,7 +205,7 @@ func (t *tasksCheck) checkClaim(m *move) {
 	t.checkPaused(m)
 	claim := m.is.score - lease.Seconds()
 	was := m.was.afterLease()
-	due := max(m.was.score, was.score) // a waiting version is not due before the lease ends
+	due := max(m.was.dueAt(), was.dueAt()) // a waiting version is not due before the lease ends
 	if due > claim && hasWorkers(m.queue) && m.was.due != 0 {
 		// Unless one script of a Worker has finished the version before, and then claimed this one.
 		t.requireRequest(m, true, func(*record) bool { return false })
@@ -286,11 +288,11 @@ func (t *tasksCheck) checkEnqueued(m *move) {
 	if m.kind == replaced && m.was.leased() && t.early(m) {
 		t.report("%v at %v was replaced during a lease: %+v became %+v", m.taskKey, m.span, m.was, m.is)
 	}
-	due := m.is.score
+	due := m.is.dueAt()
 	if m.kind == deferred {
 		due = m.is.due
 	}
-	policy, before := sluice.Duplicates(r.Policy), m.was.afterLease().score
+	policy, before := sluice.Duplicates(r.Policy), m.was.afterLease().dueAt()
 	takesPlace := m.kind == replaced || m.kind == deferred && m.was.due != 0
 	when := m.span
 	if r.Batch { // perhaps of several scripts: delays count from the first one's time at the earliest
@@ -340,6 +342,8 @@ func (t *tasksCheck) checkRemoval(m *move) {
 		handler = nil
 	}
 	switch {
+	case m.was.waits != 0: // no client can have it
+		t.requireRequest(m, false, byID(opCancel))
 	case m.queue == popQueue && seconds(m.was.afterLease().score) <= latest+time.Millisecond:
 		// checkReturned checks it.
 	case hasWorkers(m.queue) && handler != nil && handler.Call <= m.before && handler.mayHaveRun():

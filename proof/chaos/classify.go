@@ -1,9 +1,30 @@
 package main
 
 // classify returns the kind of operation that changes a task from was to is; "" if they are
-// equal. Only an enqueue may write a payload, or what comes next of a periodic task.
+// equal. Only an enqueue may write a payload, or what comes next of a periodic task. One that waits
+// in its group is changed as one in the queue is, besides being put there and back.
 func classify(was, is task) moveKind {
 	was, is = was.alive(), is.alive()
+	waited, waits := was.waits != 0, is.waits != 0
+	if waited && !waits && !is.queued && is.there() || waits && (is.queued || is.dead) {
+		return unexplained // neither here nor there
+	}
+	was, is = was.inQueue(), is.inQueue()
+	if (waited || waits) && is.lease == 0 && alike(was.score, is.score) {
+		was.score = is.score // the due time of a member has whole microseconds
+	}
+	kind := classifyBoth(was, is)
+	switch {
+	case kind == "" && waited && !waits:
+		return promoted
+	case kind == "" && !waited && waits:
+		return displaced
+	}
+	return kind
+}
+
+// classifyBoth is classify of tasks in the queue.
+func classifyBoth(was, is task) moveKind {
 	written := is.writes - was.writes
 	was.writes, is.writes = 0, 0
 	kind := classifyChange(was, is)

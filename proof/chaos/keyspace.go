@@ -18,6 +18,7 @@ type keyspace struct {
 	paused   map[string]time.Duration // by queue: until when, by the server's clock
 	limits   map[string]*reign        // by queue
 	stocks   map[stockKey]stock
+	groups   map[groupKey]*group
 	lines    lines
 	idlers   queueLines
 }
@@ -57,14 +58,16 @@ type field struct {
 	units   units
 	ended   bool // the task is no more, and its units are to be moved
 	isSold  bool // they are sold then
+	group   string
+	waits   float64 // until when at least, in its group, instead of in the queue; 0 if it does not
 }
 
 func newKeyspace() keyspace {
-	return keyspace{map[string]lockKey{}, map[string]int64{}, map[taskKey]task{}, map[taskKey]float64{}, map[taskKey]memory{}, map[string]time.Duration{}, map[string]*reign{}, map[stockKey]stock{}, newLines(), newQueueLines()}
+	return keyspace{map[string]lockKey{}, map[string]int64{}, map[taskKey]task{}, map[taskKey]float64{}, map[taskKey]memory{}, map[string]time.Duration{}, map[string]*reign{}, map[stockKey]stock{}, map[groupKey]*group{}, newLines(), newQueueLines()}
 }
 
 func (k keyspace) clone() keyspace {
-	return keyspace{maps.Clone(k.locks), maps.Clone(k.fences), maps.Clone(k.tasks), maps.Clone(k.leases), maps.Clone(k.memories), maps.Clone(k.paused), maps.Clone(k.limits), maps.Clone(k.stocks), k.lines.clone(), k.idlers.clone()}
+	return keyspace{maps.Clone(k.locks), maps.Clone(k.fences), maps.Clone(k.tasks), maps.Clone(k.leases), maps.Clone(k.memories), maps.Clone(k.paused), maps.Clone(k.limits), maps.Clone(k.stocks), cloneGroups(k.groups), k.lines.clone(), k.idlers.clone()}
 }
 
 // leased says whether the task has a lease, which may have ended.
@@ -135,6 +138,8 @@ func (k keyspace) change(command []string, touch func(taskKey)) {
 	case which == "counts", which == "workers": // they are of no task
 	case which == "stock":
 		k.trade(name, verb, args)
+	case which == "groups":
+		k.regroup(name, verb, args)
 	case which == "errors": // see quiet
 	case which == "paused":
 		k.pause(name, verb, args)
@@ -240,15 +245,20 @@ func scored(args []string) func(yield func(float64, string) bool) {
 
 // decodeField reads "<attempt>+<unseen>:<lease>/<token>:<due>", perhaps with ":<note>" behind it,
 // or, of a dead letter, "<attempt>:dead:<reason>". In front of that stand the units that the task
-// holds; nothing, or "$", is behind them if it is no more.
+// holds, and its group; nothing, or "$", is behind them if it is no more. Of a task that waits in
+// its group nothing but "::<due>" is behind that.
 func decodeField(text string) (f field) {
 	if f.units, text = cutUnits(text); f.units != (units{}) && (text == "" || text == "$") {
 		f.ended, f.isSold = true, text == "$"
 		return f
 	}
+	if f.group, text = cutGroup(text); f.group != "" && (text == "" || text == "$") {
+		f.ended, f.isSold = true, text == "$"
+		return f
+	}
 	parts := strings.SplitN(text, ":", 3)
 	if len(parts) < 3 {
-		return field{broken: true, units: f.units}
+		return field{broken: true, units: f.units, group: f.group}
 	}
 	number := func(s string) float64 {
 		if s == "" {
@@ -269,6 +279,9 @@ func decodeField(text string) (f field) {
 	f.lease, f.token, f.due, f.note = number(end), number(end), number(due), note
 	if extended {
 		f.token = number(token)
+	}
+	if f.group != "" && f == (field{units: f.units, group: f.group, due: f.due}) { // else it is of a version behind a lease
+		f.waits, f.due = f.due, 0
 	}
 	return f
 }

@@ -23,6 +23,9 @@ func (c *client) setLimits(ctx context.Context, rng *rand.Rand) {
 	if rng.IntN(3) > 0 {
 		l.Running = 1 + rng.IntN(12)
 	}
+	if rng.IntN(2) == 0 {
+		l.PerGroup = 1 + rng.IntN(3)
+	}
 	rec := c.begin(record{Op: opSetLimits, Name: name, Limits: l})
 	c.endBy(ctx, rec, resultOf(c.queue(name, sluice.DuplicatesReplace).SetLimits(ctx, l)))
 }

@@ -69,12 +69,12 @@ func (c *client) tryOnce(rng *rand.Rand, ids []string) (left []string) {
 	tasks, recs := make([]sluice.Task, len(ids)), make([]record, len(ids))
 	for i, id := range ids {
 		version := fmt.Sprintf("%s/%d", c.Process, c.seq.Add(1))
-		tasks[i] = sluice.Task{ID: id, Payload: []byte(version + " "), Take: c.takeOnce(id)}
+		tasks[i] = sluice.Task{ID: id, Payload: []byte(version + " "), Take: c.takeOnce(id), Group: c.groupOnce(id)}
 		if rng.IntN(2) == 0 {
 			tasks[i].Delay = upTo(rng, 100*time.Millisecond)
 		}
 		recs[i] = c.begin(record{Op: opEnqueue, Name: onceQueue, ID: id, Version: version, Delay: tasks[i].Delay, Policy: int(sluice.DuplicatesOnce),
-			Take: recorded(tasks[i].Take), Batch: true})
+			Take: recorded(tasks[i].Take), Group: tasks[i].Group, Batch: true})
 	}
 	ctx, cancel := withShortContext(context.Background(), rng, 12)
 	defer cancel()

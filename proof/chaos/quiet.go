@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -69,16 +70,25 @@ func (r *round) sendAll(word, answer string, limit time.Duration) (violations []
 // drain waits until the queues are empty, and returns what is left.
 func (r *round) drain() (left string) {
 	ctx := context.Background()
-	for end := time.Now().Add(2 * calmLimit); time.Now().Before(end); {
+	begin := time.Now()
+	sweepAt := begin.Add(sweepAfter)
+	for end := begin.Add(2 * calmLimit); time.Now().Before(end); {
 		left = ""
 		for _, name := range drained {
 			n, err := r.server.rdb.ZCard(ctx, "Queue:"+name).Result()
-			if err != nil || n > 0 {
-				left += fmt.Sprintf("%s (%d, %v) ", name, n, err)
+			waiting, waitErr := r.server.rdb.ZLexCount(ctx, groupsOf(name), "[~", "+").Result()
+			if err = cmp.Or(err, waitErr); err != nil || n+waiting > 0 {
+				left += fmt.Sprintf("%s (%d, %d wait in groups, %v) ", name, n, waiting, err)
 			}
 		}
 		if left == "" {
 			return ""
+		}
+		if time.Now().After(sweepAt) {
+			sweepAt = time.Now().Add(sweepAfter)
+			if err := r.sweepGroups(); err != nil {
+				return left + err.Error()
+			}
 		}
 		time.Sleep(50 * time.Millisecond) // the clients still work
 	}
@@ -111,6 +121,9 @@ func (r *round) leftKeys() (violations []string) {
 		isKnown := func(id string) bool { _, found := slices.BinarySearch(finished, id); return found }
 		if name != onceQueue && len(finished) > 0 || slices.ContainsFunc(results, func(id string) bool { return !isKnown(id) }) {
 			violations = append(violations, fmt.Sprintf("%s: %d tasks are done, and %d have a result", name, len(finished), len(results)))
+		}
+		if left := members("groups"); len(left) > 0 {
+			violations = append(violations, fmt.Sprintf("%s: %q in groups", name, left))
 		}
 		if left := fields("errors"); len(left) > 0 {
 			violations = append(violations, fmt.Sprintf("%s: the last errors of %v, which have ended", name, left))

@@ -56,6 +56,8 @@ type record struct {
 	Take     sluice.Take   `json:"tk,omitzero"`  // of what was enqueued, with one unit at least; Item alone of a stock
 	Total    int64         `json:"tot,omitempty"`
 	Batch    bool          `json:"ba,omitempty"` // enqueued together with others
+	Group    string        `json:"gr,omitempty"`
+	Stranger bool          `json:"st,omitempty"` // by a Queue that knows of no units and no groups
 	Discards bool          `json:"di,omitempty"` // a handler returned Discard
 }
 

@@ -36,6 +36,7 @@ type move struct {
 	leased int    // how many tasks are leased, if the queue has limits and it was claimed
 	isSold bool   // its units are sold with it
 	stock  stock  // of the item of which it holds units
+	inPlay int    // how many of its group are
 	entry  *entry
 }
 
@@ -56,6 +57,8 @@ const (
 	buried      moveKind = "buried"
 	revived     moveKind = "revived"
 	deadRemoved moveKind = "removed from the dead letters"
+	promoted    moveKind = "put into play"
+	displaced   moveKind = "put back to wait"
 	unexplained moveKind = "changed as no operation does"
 )
 
@@ -73,6 +76,7 @@ type replayed struct {
 	pauses    []pauseBegun
 	limitsSet []limitsSet
 	stockLog  stockLog
+	groupLog  groupLog
 	lineLog   lineLog
 	idleLog   queueLineLog
 	lost      int // the number of entries that were cut off
@@ -109,7 +113,7 @@ type replayer struct {
 
 // replay replays the log of a round.
 func replay(e *evidence) *replayed {
-	r := &replayer{replayed: &replayed{versions: map[string]bool{}, lineLog: newLineLog(), stockLog: newStockLog()}, keyspace: newKeyspace(), clock: e.clock,
+	r := &replayer{replayed: &replayed{versions: map[string]bool{}, lineLog: newLineLog(), stockLog: newStockLog(), groupLog: newGroupLog()}, keyspace: newKeyspace(), clock: e.clock,
 		kept: map[string]int{}}
 	for i := range e.log {
 		at := &e.log[i]
@@ -183,7 +187,7 @@ func (r *replayer) entry(at *entry) {
 			before[key], memories[key] = r.tasks[key], r.memories[key]
 		}
 	}
-	d := newDeal()
+	d, g := newDeal(), newTurn()
 	for _, command := range at.commands {
 		if len(command) > 1 && !r.lock(command, at.span) {
 			if queue, which := queueName(command[1]); which == "paused" {
@@ -192,12 +196,14 @@ func (r *replayer) entry(at *entry) {
 				}
 			}
 			r.deal(d, command)
+			g.see(r.keyspace, command)
 			r.change(command, touch)
 			r.note(command, at)
 		}
 	}
 	r.limiting(at, limits)
 	r.dealt(d, at)
+	r.turned(g, limits, before, at)
 	r.standing(at)
 	r.idling(at)
 	for key, was := range before {
@@ -217,6 +223,12 @@ func (r *replayer) note(command []string, at *entry) {
 		for i := 2; i+1 < len(command); i += 2 {
 			version := versionOf(command[i], command[i+1])
 			r.versions[version] = r.versions[version] || !at.lost
+		}
+	case "HSET state":
+		for i := 2; i+1 < len(command); i += 2 {
+			if id := command[i]; name == plainQueue && decodeField(command[i+1]).waits != 0 { // as in ZADD, of a task that waits in its group
+				r.versions[id] = r.versions[id] || !at.lost
+			}
 		}
 	case "ZADD queue":
 		for _, id := range scored(command[2:]) {
@@ -415,5 +427,5 @@ func (r *replayer) moved(key taskKey, was task, at *entry, isSold bool) {
 		r.tasks[key] = is
 	}
 	r.moves = append(r.moves, move{span: at.span, taskKey: key, kind: kind, was: was, is: is, paused: r.paused[key.queue], isSold: isSold,
-		stock: r.stocks[stockKey{key.queue, is.units.item}], entry: at}.limitedBy(r.keyspace))
+		stock: r.stocks[stockKey{key.queue, is.units.item}], inPlay: r.inPlay(key.queue, is.group), entry: at}.limitedBy(r.keyspace))
 }

@@ -138,7 +138,7 @@ var maxParts = []struct {
 
 // checkCoverage checks the counts of a run of two rounds or more.
 func (t *report) checkCoverage() {
-	for _, name := range wantedCounts {
+	for _, name := range slices.Concat(wantedCounts, groupCounts) {
 		if t.counts[name] == 0 {
 			t.violations = append(t.violations, "not tested: no "+name)
 		}

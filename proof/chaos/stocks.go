@@ -80,7 +80,7 @@ func (c *client) trade(rng *rand.Rand) {
 }
 
 // stranger finishes tasks that it has not claimed, by handles that do not know that tasks hold
-// units.
+// units, or are in groups.
 func (c *client) stranger() {
 	rng := c.rng()
 	for c.consume.Err() == nil {
@@ -98,10 +98,10 @@ func (c *client) stranger() {
 			continue
 		}
 		for _, e := range entries {
-			if e.Take.Units == 0 {
+			if e.Take.Units == 0 && (e.Group == "" || rng.IntN(30) > 0 || c.produce.Err() != nil) { // its group is held up
 				continue
 			}
-			rec := c.begin(record{Op: opDequeue, Name: name, ID: e.ID, Score: e.Score})
+			rec := c.begin(record{Op: opDequeue, Name: name, ID: e.ID, Score: e.Score, Stranger: true})
 			c.end(rec, resultOf(q.Dequeue(context.Background(), e)))
 		}
 	}

@@ -137,8 +137,10 @@ func (c *client) task(rng *rand.Rand, name string) (sluice.Task, record) {
 	if rng.IntN(3) > 0 {
 		t.Delay = upTo(rng, 300*time.Millisecond)
 	}
-	t.Take = c.take(rng)
-	rec := record{Op: opEnqueue, ID: t.ID, Version: version, Delay: t.Delay, Take: recorded(t.Take)}
+	if t.Group = c.group(rng, t.ID); t.Group == "" {
+		t.Take = c.take(rng)
+	}
+	rec := record{Op: opEnqueue, ID: t.ID, Version: version, Delay: t.Delay, Take: recorded(t.Take), Group: t.Group}
 	if name != plainQueue {
 		padding := rng.IntN(100)
 		if rng.IntN(100) == 0 {
@@ -259,7 +261,7 @@ func (c *client) loop(names ...string) {
 func (c *client) delivered(what op, name string, call time.Duration, entries []sluice.Entry) (recs []record) {
 	for _, e := range entries {
 		rec := record{Op: what, Name: name, ID: e.ID, Version: versionOf(e.ID, string(e.Payload)),
-			Score: e.Score, Delivery: e.Score, Attempt: e.Attempt}
+			Score: e.Score, Delivery: e.Score, Attempt: e.Attempt, Group: e.Group}
 		rec.Seq, rec.Call = c.seq.Add(1), call
 		recs = append(recs, c.end(rec, done))
 	}
@@ -384,7 +386,7 @@ func (c *client) startWorker(name string, periodic []sluice.Periodic) {
 		receipt := leases.ReceiptIn(ctx)
 		rec := record{Op: opHandle, Name: qs.Of(e.ID).Name(), ID: e.ID,
 			Version: versionOf(e.ID, string(e.Payload)),
-			Score:   receipt, Delivery: receipt, Attempt: e.Attempt}
+			Score:   receipt, Delivery: receipt, Attempt: e.Attempt, Group: e.Group}
 		if name == tickQueue {
 			rec.Version = occurrenceOf(e.Due)
 		}
