@@ -5,8 +5,9 @@ import (
 	"slices"
 )
 
-// checkGroups checks the groups. In the log, after each entry, no more are in play than may be, none
-// waits while a place is free, the earliest are in play, and each that waits is whole: see turned.
+// checkGroups checks the groups. In the log, after each entry, no more are in play than may be,
+// none waits while a place is free, the earliest are in play, and each that waits is whole: see
+// turned.
 // Those who have tasks of one group do not have them at the same time, where one may be in play.
 // When everything is quiet, nothing is in play, and nothing waits.
 func (t *tasksCheck) checkGroups() {

@@ -33,6 +33,7 @@ func (c *checker) checkTasks() {
 	t := &tasksCheck{checker: c, ops: map[taskKey][]*record{}, moved: map[taskKey][]*move{}, used: map[receipt][]*move{}, extensions: map[receipt][]*move{},
 		claims: map[receipt][]*move{}, handlers: map[receipt]*record{}, enqueued: map[string]*record{}, popped: map[*move]bool{}, takes: map[sameTake][]*record{}}
 	t.index()
+	t.checkGroups() // first: what it reports says more of a group than what follows
 	for i := range c.moves {
 		t.checkMove(&c.moves[i])
 	}
@@ -53,7 +54,6 @@ func (c *checker) checkTasks() {
 	t.checkTicks()
 	t.checkLimits()
 	t.checkStocks()
-	t.checkGroups()
 	t.checkReplicas()
 }
 
@@ -301,7 +301,7 @@ func (t *tasksCheck) checkEnqueued(m *move) {
 	earliest, latest := t.clock.at(when)
 	at := seconds(due) - r.Delay
 	if policy == sluice.DuplicatesKeepDue && takesPlace {
-		if due >= before && due-before < 1e-5 && at <= latest+settle { // it has the due time of the version before
+		if (due >= before || alike(due, before)) && due-before < 1e-5 && at <= latest+settle { // it has the due time of the version before
 			t.counts["tasks that kept an earlier due time"]++
 			return
 		}

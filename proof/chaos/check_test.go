@@ -17,7 +17,7 @@ type checkCase struct {
 // TestCheck_ReportsEveryViolation also checks that correct scenarios pass.
 func TestCheck_ReportsEveryViolation(t *testing.T) {
 	t.Parallel()
-	for _, cases := range []map[string]checkCase{lockCases, taskCases, mixedCases, tickCases, replicaCases, lineCases, queueLineCases, limitCases, stockCases, onceCases, livenessCases} {
+	for _, cases := range []map[string]checkCase{lockCases, taskCases, mixedCases, tickCases, replicaCases, lineCases, queueLineCases, limitCases, stockCases, groupCases, onceCases, livenessCases} {
 		for name, c := range cases {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()

@@ -143,8 +143,8 @@ type groupTurn struct {
 
 func newTurn() *groupTurn { return &groupTurn{map[groupKey]int{}, map[groupKey]bool{}} }
 
-// see notes what a command changes of groups, before it is carried out. What only takes out one that
-// waits need not see to the places.
+// see notes what a command changes of groups, before it is carried out. What only takes out one
+// that waits need not see to the places.
 func (g *groupTurn) see(k keyspace, command []string) {
 	queue, which := queueName(command[1])
 	if which != "groups" {
@@ -284,11 +284,12 @@ func (r *replayer) judgeOrder(key groupKey, of *group, before map[taskKey]task, 
 	}
 }
 
-// alike says whether two due times are the same: a member has whole microseconds.
+// alike says whether two due times are the same: a member has whole microseconds, and so has what is
+// put into play from there.
 func alike(a, b float64) bool { return math.Abs(a-b) < 2e-6 }
 
-// isFresh says whether no worker has had a task of a group that is to be handed out or waits: as far
-// as its state field tells.
+// isFresh says whether no worker has had a task of a group that is to be handed out or waits, as
+// far as its state field tells.
 func (t task) isFresh() bool {
 	return (t.queued || t.waits != 0) && t.field == (field{units: t.units, group: t.group, waits: t.waits})
 }

@@ -21,12 +21,18 @@ var groupNames = []string{"wallet:7", "@3:a::5", "*2,1:x", "w", "wallet:70"}
 func (c *client) group(rng *rand.Rand, id string) string {
 	n, err := strconv.Atoi(strings.TrimPrefix(id, "shared-"))
 	if other := rng.IntN(30) == 0; err != nil || other { // no other client has it, or it is refused
-		n = rng.IntN(3 * len(groupNames))
+		n = rng.IntN(6 * len(groupNames))
 	}
 	if c.Calm != 0 || n >= 3*len(groupNames) || n%3 == 0 {
 		return ""
 	}
 	return groupNames[n/3]
+}
+
+// mayHoldUp says whether a stranger may finish a task of a group, which holds up the group until a
+// Worker of the queue tells that it lives.
+func (c *client) mayHoldUp(rng *rand.Rand, queue string) bool {
+	return hasWorkers(queue) && rng.IntN(8) == 0 && c.produce.Err() == nil
 }
 
 // groupOnce is group of a task that is enqueued once, the same for each of its ID.

@@ -8,10 +8,10 @@
 // Each round of about a minute has servers, proxies and clients of its own:
 //
 //	client.go, locks.go, tasks.go   what a client process does, and records (record.go)
-//	sets.go, adopt.go, pauses.go, limits.go, stocks.go, periodic.go, replicas.go   more of that
+//	sets.go, adopt.go, pauses.go, limits.go, stocks.go, groups.go, periodic.go, replicas.go   more of that
 //	plan.go, faults.go, server.go, proxy.go, shim.go   the faults
 //	round.go, quiet.go, process.go   a round, from its start until everything is quiet
-//	log.go, replay.go, keyspace.go, lines.go, queue_lines.go, stock_log.go, classify.go   the server's log: which token held
+//	log.go, replay.go, keyspace.go, lines.go, queue_lines.go, stock_log.go, group_log.go, classify.go   the server's log: which token held
 //	    each lock, which processes stood in its line, which clients in that of a queue, and how each task changed, between which
 //	    two readings of the clock
 //	check*.go, history.go   the comparison of both
@@ -35,6 +35,9 @@
 //   - What is held of a stock is what the tasks hold, after each entry of the log. Units are taken by
 //     an enqueue that asked for them. They are sold if their task is done, else put back, once. What
 //     was told sold out was so, at most 100 ms before, or 200 while another caller asked.
+//   - Of each group, after each entry of the log, no more tasks are in play than may be, none waits
+//     while a place is free, the earliest due are in play, and each that waits is whole. Two callers
+//     have tasks of a group at once only if several were in play. At the end nothing waits.
 //   - A periodic task is due when its schedule says, is never removed, nor buried before its
 //     attempts are used up, and goes on when everything is quiet.
 //   - Whenever the server is killed, its replica has what was acknowledged with a replica.
@@ -47,7 +50,8 @@
 // Excused, and counted, are: a lock that its holder believes to hold although the server's
 // clock was set ahead or its key was lost, until the TTL that the holder knows; a fence that
 // the server lost while its clock was behind that fence; tasks that a power cut took, which
-// are exactly those in the part of the log that was cut off.
+// are exactly those in the part of the log that was cut off; a place in a group that is kept by a
+// task which was finished by a Queue that knows of no groups.
 package main
 
 import (

@@ -56,7 +56,7 @@ func (s *scenario) logs(transaction string) *scenario {
 	for command := range strings.SplitSeq(transaction, "; ") {
 		words := strings.Fields(command)
 		for i, word := range words {
-			words[i] = s.times(word)
+			words[i] = inGroup(s.times(word))
 			if strings.HasSuffix(words[max(i-1, 0)], ":paused") || strings.HasSuffix(words[max(i-2, 0)], ":results") {
 				words[i] = strings.ReplaceAll(words[i], "_", " ") // a text of several words
 			}

@@ -90,15 +90,16 @@ func (c *client) stranger() {
 			continue
 		}
 		q, err := sluice.NewQueue(c.rdb, name)
-		if err != nil {
+		other, otherErr := sluice.NewQueue(c.rdb, name)
+		if err := cmp.Or(err, otherErr); err != nil {
 			panic(err)
 		}
-		entries, err := q.Peek(c.consume, 5)
+		entries, err := other.Peek(c.consume, 5)
 		if err != nil {
 			continue
 		}
 		for _, e := range entries {
-			if e.Take.Units == 0 && (e.Group == "" || rng.IntN(30) > 0 || c.produce.Err() != nil) { // its group is held up
+			if e.Take.Units == 0 && (e.Group == "" || !c.mayHoldUp(rng, name)) {
 				continue
 			}
 			rec := c.begin(record{Op: opDequeue, Name: name, ID: e.ID, Score: e.Score, Stranger: true})
