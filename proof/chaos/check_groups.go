@@ -40,6 +40,9 @@ func (t *tasksCheck) checkGroup(m *move) {
 		if m.is.waits != 0 {
 			t.counts["groups: tasks added that wait"]++
 		}
+		if m.is.units.n > 0 && has != "" {
+			t.counts["groups: tasks added that hold units"]++
+		}
 	case had != has:
 		t.report("%v at %v was %s in the group %q, and was in %q", m.taskKey, m.span, m.kind, has, had)
 	case m.kind == claimed && m.was.waits != 0:
@@ -165,7 +168,7 @@ func (t *tasksCheck) mayShare(first, second groupTenure) bool {
 }
 
 // groupCounts are what a run must have seen of groups.
-var groupCounts = []string{"groups: tasks added", "groups: tasks added that wait", "groups: tasks put into play", "groups: tasks put back to wait",
+var groupCounts = []string{"groups: tasks added", "groups: tasks added that wait", "groups: tasks added that hold units", "groups: tasks put into play", "groups: tasks put back to wait",
 	"groups: tasks put into play and claimed by one script", "groups: tasks replaced", "groups: tasks rescheduled", "groups: tasks given back",
 	"groups: tasks buried", "groups: tasks revived", "groups: tasks removed", "groups: turns", "groups: turns beside others",
 	"groups: changes while several are in play", "groups: places that strangers have kept"}

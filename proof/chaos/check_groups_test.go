@@ -178,8 +178,10 @@ var groupCases = map[string]checkCase{
 	"group: finished, and never seen to": {strangerEnds().withLast(byStranger), "has 1 in play and 1 that wait when everything is quiet"},
 	"group: the end lost by a power cut": {aThenB().logs(both(of(leaving, "a", 0), of(promoting, "b", 20))).settles(opDequeue, "a", 30).at(45).lost(3).
 		at(70).logs(both(of(leaving, "a", 0), of(promoting, "b", 20))).settles(opDequeue, "a", 30).at(80).takesOne("b").at(90).logs(of(leaving, "b", 0)).settles(opDequeue, "b", 80), ""},
-	"group: handled one after the other":    {workers(40), ""},
-	"group: handled at once":                {workers(47), "were handled at once"},
+	"group: handled one after the other": {workers(40), ""},
+	"group: handled at once":             {workers(47), "were handled at once"},
+	"group: given back without an attempt, and due later": {aThenB().logs("ZREM {Queue:loop}:leased a; ZREM Queue:loop a; ZADD Queue:loop @@40 a; HSET {Queue:loop}:state a &0::").settles(opRelease, "a", 30).
+		at(50).logs(both(of(leaving, "a", 0), of(promoting, "b", 20))).cancels("a").at(60).logs(of(leaving, "b", 0)).cancels("b"), ""},
 	"group: had one after the other":        {atOnce().at(40).settles(opDequeue, "a", 30), ""},
 	"group: had at once, and cancelled":     {atOnce().at(40).cancels("a").at(100).settles(opDequeue, "a", 30).withLast(func(r *record) { r.Result = stale }), ""},
 	"group: had at once":                    {atOnce().at(100).settles(opDequeue, "a", 30).withLast(func(r *record) { r.Result = stale }), "were handled at once"},

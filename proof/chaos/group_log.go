@@ -284,8 +284,8 @@ func (r *replayer) judgeOrder(key groupKey, of *group, before map[taskKey]task, 
 	}
 }
 
-// alike says whether two due times are the same: a member has whole microseconds, and so has what is
-// put into play from there.
+// alike says whether two due times are the same: a member has whole microseconds, and so has what
+// is put into play from there.
 func alike(a, b float64) bool { return math.Abs(a-b) < 2e-6 }
 
 // isFresh says whether no worker has had a task of a group that is to be handed out or waits, as
@@ -307,7 +307,7 @@ func (t task) inQueue() task {
 	if t.waits != 0 && !t.queued && !t.dead {
 		t.queued, t.score, t.waits = true, t.waits, 0
 	}
-	if t.field == (field{group: t.group}) && t.group != "" { // a plain task has no field then
+	if t.field == (field{group: t.group, had: t.had}) && t.group != "" { // a plain task has no field then
 		t.kept = false
 	}
 	return t

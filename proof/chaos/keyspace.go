@@ -59,6 +59,7 @@ type field struct {
 	ended   bool // the task is no more, and its units are to be moved
 	isSold  bool // they are sold then
 	group   string
+	had     bool    // a worker has had the task of a group, which was given back without an attempt
 	waits   float64 // until when at least, in its group, instead of in the queue; 0 if it does not
 }
 
@@ -269,9 +270,9 @@ func decodeField(text string) (f field) {
 		return x
 	}
 	attempt, unseen, _ := strings.Cut(parts[0], "+")
-	f.attempt, f.unseen = int(number(attempt)), int(number(unseen))
+	f.attempt, f.unseen, f.had = int(number(attempt)), int(number(unseen)), attempt == "0" && f.group != ""
 	if parts[1] == "dead" {
-		f.buried = true
+		f.buried, f.had = true, false
 		return f
 	}
 	end, token, extended := strings.Cut(parts[1], "/")

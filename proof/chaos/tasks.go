@@ -137,9 +137,7 @@ func (c *client) task(rng *rand.Rand, name string) (sluice.Task, record) {
 	if rng.IntN(3) > 0 {
 		t.Delay = upTo(rng, 300*time.Millisecond)
 	}
-	if t.Group = c.group(rng, t.ID); t.Group == "" {
-		t.Take = c.take(rng)
-	}
+	t.Take, t.Group = c.take(rng), c.group(rng, t.ID)
 	rec := record{Op: opEnqueue, ID: t.ID, Version: version, Delay: t.Delay, Take: recorded(t.Take), Group: t.Group}
 	if name != plainQueue {
 		padding := rng.IntN(100)
