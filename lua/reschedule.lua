@@ -12,7 +12,7 @@ local at, group = waitsUntil(field), groupOf(holdsOf(field))
 if not score and at then
   need('HSET', KEYS[4])
   needGroups()
-  moveInGroup(group, id, at, due, holdsOf(field))
+  moveInGroup(group, id, at, unlike(due, at), holdsOf(field))
   wake(earliestPromoted)
   return 1
 end

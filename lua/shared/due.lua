@@ -93,8 +93,10 @@ local function due(n, limit)
     for _, task in ipairs(moved) do
       move(task.id, tonumber(task.score))
       store(task.id, task, task.attempt, task.due, true)
-      local group = groupOf(task.holds)
-      if group and KEYS[14] then fillGroup(group) end -- one that waits may be due sooner
+    end
+    for i = 1, KEYS[14] and #moved or 0 do -- what is due later now may stand before one that waits
+      local group = groupOf(moved[i].holds)
+      if group then fillGroup(group) end
     end
     tally('buried', #buried)
     return buryAll(buried)

@@ -160,7 +160,7 @@ local function giveback(id, task, attempt, score)
   store(id, task, attempt)
   unbury(id, task)
   local group = groupOf(task.holds)
-  if group and attempt == 0 and not task.due then redis.call('HSET', KEYS[4], id, task.holds .. '0::') end -- a worker has had it: it keeps its place
+  if group and attempt == 0 and (task.unseen or 0) == 0 and not task.due then redis.call('HSET', KEYS[4], id, task.holds .. '0::') end -- a worker has had it: it keeps its place
   if group and task.due and KEYS[14] then fillGroup(group) end -- the version may be due later than one that waits
   return score
 end

@@ -1,5 +1,5 @@
 -- DEFINES add, flush, countPlays, updateInGroup
--- USES unpack, once, state, groups, put, sale, rights
+-- USES unpack, once, state, groups, fields, put, sale, rights
 -- For enqueue_group.lua. What is written of new tasks of groups is written together.
 need('HSET', KEYS[2])
 need('HDEL', KEYS[2])
@@ -59,7 +59,7 @@ local function updateInGroup(group, holds, id, due, payload, score, field)
   end
   if at and not supersedes(due, at) then return 3 end
   if at then
-    moveInGroup(group, id, at, policy == 'keepdue' and math.min(due, at) or due, holds)
+    moveInGroup(group, id, at, unlike(policy == 'keepdue' and math.min(due, at) or due, at), holds)
   else
     redis.call('ZREM', KEYS[3], id)
     enterGroup(group, due, id, holds)

@@ -16,7 +16,7 @@ end
 -- Returns when a task that waits in its group is due, by its state field; nil if it does not wait.
 local function waitsUntil(field)
   local holds = holdsOf(field)
-  return groupOf(holds) and finite(string.match(string.sub(field, #holds + 1), '^::([%d.]+)$')) or nil
+  return groupOf(holds) and finite(string.match(string.sub(field, #holds + 1), '^::([%d.e+-]+)$')) or nil
 end
 
 -- Returns the lesser of two numbers that may be nil.
@@ -49,6 +49,8 @@ if KEYS[14] then
 
   local function waiting(group, due, id) return '~' .. group .. '\0' .. string.format('%016.0f', due * 1000000) .. id end
 
+  local function micros(due) return math.floor(due * 1000000 + 0.5) end
+
   -- Returns the member and the state field of a task that is put into its group: into play, or to wait. holds is what stands in front of the field.
   function joins(group, due, id, holds, plays)
     if not plays then return waiting(group, due, id), holds .. '::' .. text(due) end
@@ -80,15 +82,16 @@ if KEYS[14] then
     return count, count > 0 and firstWaiting(group) or nil
   end
 
-  -- Puts the first that waits into play. Returns whether there was one. Of what is not there, or has been put into the queue by a foreign
-  -- producer, only the member is left.
+  -- Puts the first that waits into play. Returns whether there was one. Of what is not there, or was put into the queue by a foreign producer
+  -- and perhaps waits again since, only the member is left.
   local function promote(group)
     for _ = 1, 100 do
       local due, id, member = firstWaiting(group)
       if not due then return false end
       redis.call('ZREM', KEYS[14], member) -- after this a full server accepts the rest
       local field = redis.call('HGET', KEYS[4], id)
-      if waitsUntil(field) then
+      local at = waitsUntil(field)
+      if at and waiting(groupOf(holdsOf(field)), at, id) == member then
         put(group, due, id, holdsOf(field), true)
         hasPromoted = true
         return true
@@ -105,12 +108,13 @@ if KEYS[14] then
     if #ids > 0 then scores, fields = redis.call('ZMSCORE', KEYS[1], unpack(ids)), redis.call('HMGET', KEYS[4], unpack(ids)) end
     for i, id in ipairs(ids) do
       local score, holds = finite(scores[i]), holdsOf(fields[i])
-      if not scores[i] then redis.call('ZREM', KEYS[14], members[i]) end
-      if score and holds and fields[i] == holds .. '::' and score > (at or -math.huge) then last, at = i, score end
+      local isHere = scores[i] and groupOf(holds) == group -- else it is gone, or is elsewhere since
+      if not isHere then redis.call('ZREM', KEYS[14], members[i]) end
+      if score and isHere and fields[i] == holds .. '::' and (not at or micros(score) >= micros(at)) then last, at = i, score end
     end
     local count = #ids == 0 and 0 or placesIn(group)
     while count < perGroup() and promote(group) do count = count + 1 end
-    if last and (firstWaiting(group) or math.huge) < at then
+    if last and micros(firstWaiting(group) or math.huge) < micros(at) then
       redis.call('ZREM', KEYS[1], ids[last])
       redis.call('ZREM', KEYS[14], members[last])
       put(group, at, ids[last], holdsOf(fields[last]), false)

@@ -12,5 +12,7 @@ local function isDead(id, field) return (decode(field) or {}).dead and redis.cal
 
 -- Says whether an ID is not to be enqueued since it is done.
 local function isDone(id, score, field, done)
-  return within and not score and (finite(done) or -math.huge) > now - within and not isDead(id, field)
+  local task = decode(field) or {}
+  local waits = task.due and not task.lease -- in its group
+  return within and not score and (finite(done) or -math.huge) > now - within and not waits and not isDead(id, field)
 end

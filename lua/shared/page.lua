@@ -34,8 +34,9 @@ end
 -- is done and has been enqueued again.
 local function fitting(id, field, score, place)
   if wanted == 4 then return not score and (decode(field) or { attempt = 0 }), place end
-  if wanted == 5 then return not score and not ((decode(field) or {}).dead and redis.call('ZSCORE', KEYS[3], id)) and { attempt = 0 }, place end
-  local task = live(field)
+  local task = wanted == 5 and (decode(field) or {}) or live(field)
+  local waits = task and task.due and not task.lease -- in its group
+  if wanted == 5 then return not score and not waits and not (task.dead and redis.call('ZSCORE', KEYS[3], id)) and { attempt = 0 }, place end
   score = finite(score)
   if not task or not score or id == '' or stateOf(task, score) ~= wanted then return end
   local at = score

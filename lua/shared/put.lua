@@ -12,11 +12,11 @@ local function setPayload(id, payload)
   if payload ~= '' then redis.call('HSET', KEYS[2], id, payload) else redis.call('HDEL', KEYS[2], id) end
 end
 
-local function put(id, due, payload, field)
+local function put(id, due, payload, field, wasDead)
   redis.call('ZADD', KEYS[1], text(due), id) -- first, so that a full server rejects the task before anything is written
   if field then
     local holds = holdsOf(field) -- of a task that a foreign consumer has removed: the new one has its units
-    if holds then redis.call('HSET', KEYS[4], id, holds .. '::') else redis.call('HDEL', KEYS[4], id) end
+    if holds and not (wasDead and string.byte(holds, 1) == 64) then redis.call('HSET', KEYS[4], id, holds .. '::') else redis.call('HDEL', KEYS[4], id) end
     redis.call('ZREM', KEYS[5], id)
     forgetErrors({ id })
   end
@@ -25,14 +25,14 @@ local function put(id, due, payload, field)
 end
 
 -- Adds or updates a task with the given score and state field, nil or false if it has none. A task that holds units, or is in a group, is
--- kept, unless holds says that.
+-- kept, unless holds says that, or it is a dead letter without units.
 -- Returns the outcome.
 local function enqueue(id, due, payload, score, field, holds)
   score = finite(score)
   local task = decode(field) or { attempt = 0 }
-  if task.holds and task.holds ~= holds and (score or task.due and not task.lease or isDead(id, field)) then return 3 end
+  if task.holds and task.holds ~= holds and (score or task.due and not task.lease or isDead(id, field) and string.byte(task.holds, 1) == 42) then return 3 end
   if not score then
-    put(id, due, payload, field)
+    put(id, due, payload, field, task.dead)
     if task.dead then redis.call('ZREM', KEYS[3], id) end
     return 1
   end
