@@ -18,8 +18,9 @@
 // A walk uses the model in place of the server. The machines justify that: a script is one
 // atomic step, and they have compared the reply of each script, and everything that it
 // wrote, with the model's. Of fences they compare that they rise, and not the counter.
-// The walks of locks, lines and queues leave out fences. All leave out what the machines
-// leave out: malformed data, a full server, failovers; the walk of the line loses the line.
+// The walks of locks, lines and queues leave out fences, and those of queues groups. All leave out
+// what the machines leave out: malformed data, a full server, failovers; the walk of the line loses
+// the line.
 //
 //	go test -race ./model                # a minute or so: 1,000 cases for each machine
 //	make model                           # 100,000 cases each, and the larger walks (-full)

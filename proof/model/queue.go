@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/store"
@@ -30,6 +29,10 @@ type Queue struct {
 
 	Stocks map[string]Stock
 	Owed   []sluice.Take // units that are held until a sweep, and sold then
+
+	Playing   []Place // sorted
+	Awaiting  []Place // sorted
+	isUnaware bool    // see As
 }
 
 // Item is what the server holds under one ID.
@@ -61,8 +64,15 @@ type Item struct {
 	Buried bool
 	Reason string
 
-	// Take is the units that the task holds, or that a task of the ID has held which is no more.
-	Take sluice.Take
+	Holds
+	Had bool // a worker has had the task, and has given it back: it keeps its place in its group
+}
+
+// Holds is what a task has from its enqueue to its end. What a task of the ID had which is no more,
+// a foreign consumer has left behind.
+type Holds struct {
+	Take  sluice.Take // units
+	Group string
 }
 
 // leased says whether a claim holds the task. Only for what current has returned.
@@ -74,7 +84,7 @@ func (it Item) leased(now float64) bool {
 // attempts.
 func (it Item) unburied() Item {
 	if it.Buried {
-		return Item{ID: it.ID, Payload: it.Payload, Queued: it.Queued, Score: it.Score, Listed: it.Listed, Died: it.Died, Take: it.Take}
+		return Item{ID: it.ID, Payload: it.Payload, Queued: it.Queued, Score: it.Score, Listed: it.Listed, Died: it.Died, Holds: it.Holds}
 	}
 	return it
 }
@@ -114,7 +124,7 @@ func (it Item) current(now float64) Item {
 	if !it.Waiting || it.Lease > now {
 		return it
 	}
-	return Item{ID: it.ID, Payload: it.Payload, Queued: true, Score: unlike(it.Due, orNone(it.Lease), orNone(it.Token)), Take: it.Take}
+	return Item{ID: it.ID, Payload: it.Payload, Queued: true, Score: unlike(it.Due, orNone(it.Lease), orNone(it.Token)), Holds: it.Holds}
 }
 
 // state returns the task's state.
@@ -122,6 +132,8 @@ func (it Item) state(now float64) sluice.State {
 	switch task := it.current(now); {
 	case !it.Queued && it.Listed:
 		return sluice.StateDead
+	case !it.Queued && it.Awaits():
+		return sluice.StateWaiting
 	case !it.Queued:
 		return sluice.StateAbsent
 	case task.leased(now):
@@ -148,14 +160,24 @@ func (it *Item) giveBack(task Item, attempt int, due float64) {
 		attempt, due, task.Unseen = 0, task.Due, 0
 	}
 	*it = Item{ID: task.ID, Payload: task.Payload, Queued: true, Score: unlike(due, orNone(task.Lease), orNone(task.Token)),
-		Attempt: attempt, Unseen: task.Unseen, Take: task.Take}
+		Attempt: attempt, Unseen: task.Unseen, Holds: task.Holds}
 	if attempt > 0 {
 		it.Error, it.FailedAt = task.Error, task.FailedAt
 	}
 }
 
+// giveBack ends a claim of a task in the queue. A version that has taken over may be due later than
+// a task that waits in the group.
+func (q *Queue) giveBack(it *Item, task Item, attempt int, due float64) {
+	it.giveBack(task, attempt, due)
+	it.Had = task.Group != "" && attempt == 0 && task.Unseen == 0 && !task.Waiting
+	if task.Group != "" && task.Waiting {
+		q.fill(task.Group)
+	}
+}
+
 func (it *Item) bury(now float64, task Item, reason string) {
-	*it = Item{ID: task.ID, Payload: task.Payload, Attempt: task.Attempt, Take: task.Take,
+	*it = Item{ID: task.ID, Payload: task.Payload, Attempt: task.Attempt, Holds: task.Holds,
 		Listed: true, Died: now, Buried: true, Reason: reason}
 }
 
@@ -184,13 +206,22 @@ func (q *Queue) due(now float64) []string {
 	return q.ids(func(it Item) (float64, bool) { return it.Score, it.Queued && it.Score <= now })
 }
 
-// Enqueue adds a task that is due at due.
+// Enqueue adds a task that is due at due. One that holds units, or is in a group, is
+// kept; a dead letter is kept if it holds units.
 func (q *Queue) Enqueue(now float64, policy sluice.Duplicates, id string, due float64, payload string) sluice.Outcome {
 	it := q.Item(id)
-	if it.Take.Units > 0 && (it.Queued || it.Listed) {
+	if it.Holds != (Holds{}) && (it.Queued || it.Listed && it.Group == "" || it.Awaits()) {
 		return sluice.OutcomeKept
 	}
-	fresh := Item{ID: id, Payload: payload, Queued: true, Score: due, Take: it.Take}
+	if it.Buried && !it.Queued {
+		it.Group = "" // a dead letter has none to go on with
+	}
+	return q.enqueue(now, policy, id, due, payload)
+}
+
+func (q *Queue) enqueue(now float64, policy sluice.Duplicates, id string, due float64, payload string) sluice.Outcome {
+	it := q.Item(id)
+	fresh := Item{ID: id, Payload: payload, Queued: true, Score: due, Holds: it.Holds}
 	if !it.Queued {
 		*it = fresh
 		return sluice.OutcomeAdded
@@ -239,6 +270,12 @@ func dueBy(policy sluice.Duplicates, due, other float64) float64 {
 // A waiting version whose lease has ended moves to its own due time instead, and a leased
 // task that a foreign producer has moved back to the end of its lease.
 func (q *Queue) take(now float64, n int, accept func(it *Item, task Item) bool) {
+	var moved []string // groups
+	defer func() {
+		for _, group := range moved {
+			q.fill(group) // what is due later now may stand before one that waits
+		}
+	}()
 	for _, id := range q.due(now) {
 		it := q.Item(id)
 		task := it.current(now)
@@ -250,6 +287,9 @@ func (q *Queue) take(now float64, n int, accept func(it *Item, task Item) bool) 
 		}
 		if task.Score > now {
 			*it = task
+			if task.Group != "" {
+				moved = append(moved, task.Group)
+			}
 		} else if accept(it, task) {
 			n--
 		}
@@ -259,6 +299,7 @@ func (q *Queue) take(now float64, n int, accept func(it *Item, task Item) bool) 
 // Claim claims up to n due tasks. A task that was claimed maxAttempts times (0: no limit)
 // becomes a dead letter.
 func (q *Queue) Claim(now float64, n int, lease float64, maxAttempts int) (claimed []sluice.Entry) {
+	var buried []Item
 	q.take(now, q.allowed(now, n, q.places(now)), func(it *Item, task Item) bool {
 		counted, unseen := task.Attempt, task.Unseen
 		if counted > 0 && unseen < 2 && task.Lease != 0 && task.Lease == task.Token {
@@ -267,15 +308,17 @@ func (q *Queue) Claim(now float64, n int, lease float64, maxAttempts int) (claim
 		if maxAttempts > 0 && counted >= maxAttempts {
 			it.bury(now, task, "attempts used up")
 			q.Buried++
+			buried = append(buried, task)
 			return false
 		}
 		*it = Item{ID: task.ID, Payload: task.Payload, Attempt: counted + 1, Unseen: unseen, Error: task.Error, FailedAt: task.FailedAt,
-			Claimant: strconv.FormatFloat(lease, 'f', -1, 64) + "/", Queued: true, Score: now + lease, Lease: now + lease, Token: now + lease, Take: task.Take}
+			Claimant: strconv.FormatFloat(lease, 'f', -1, 64) + "/", Queued: true, Score: now + lease, Lease: now + lease, Token: now + lease, Holds: task.Holds}
 		e := it.entry()
 		e.Due = store.TimeOf(task.Score)
 		claimed = append(claimed, e)
 		return true
 	})
+	q.leaveGroups(false, buried...)
 	q.spend(now, len(claimed))
 	return claimed
 }
@@ -286,57 +329,17 @@ func (q *Queue) Pop(now float64, n int) (popped []sluice.Entry) {
 	if places > 0 { // what is popped takes none
 		places = n
 	}
+	var left []Item
 	q.take(now, q.allowed(now, n, places), func(it *Item, task Item) bool {
-		popped = append(popped, task.waiting())
+		popped, left = append(popped, task.waiting()), append(left, task)
 		q.settle(task.Take, true)
 		q.Finished++
 		*it = Item{ID: task.ID}
 		return true
 	})
+	q.leaveGroups(false, left...)
 	q.spend(now, len(popped))
 	return popped
-}
-
-// Peek returns up to n due tasks, earliest first.
-func (q *Queue) Peek(now float64, n int) (seen []sluice.Entry) {
-	for _, t := range q.list(now, sluice.StateDue, sluice.TaskInfo{}, n, func(it, _ Item) bool { return it.state(now) == sluice.StateDue }) {
-		seen = append(seen, t.Entry)
-	}
-	return seen
-}
-
-// List returns up to n tasks in a state behind the one that is named, in the order of their scores.
-func (q *Queue) List(now float64, s sluice.State, after sluice.TaskInfo, n int) []sluice.TaskInfo {
-	switch s {
-	case sluice.StateDead:
-		return q.Dead(after, n)
-	case sluice.StateDone:
-		return q.ListDone(now, after, n)
-	}
-	return q.list(now, s, after, n, func(it, task Item) bool {
-		// A version that waits behind a lease that has run out has no place of its own to go on
-		// from.
-		return it.state(now) == s && (s != sluice.StateDue || it.Score == task.Score)
-	})
-}
-
-func (q *Queue) list(now float64, s sluice.State, after sluice.TaskInfo, n int, wanted func(it, task Item) bool) (seen []sluice.TaskInfo) {
-	// What is due stands before what is not: a waiting version whose lease has ended is nowhere.
-	ids := q.ids(func(it Item) (float64, bool) {
-		if s == sluice.StateLeased {
-			return it.Lease, it.Queued
-		}
-		return it.Score, it.Queued && (it.Score <= now) == (s == sluice.StateDue)
-	})
-	for _, id := range ids {
-		it := q.Item(id)
-		task := it.current(now)
-		t := task.info(s)
-		if wanted(*it, task) && len(seen) < n && follows(t, after) {
-			seen = append(seen, t)
-		}
-	}
-	return seen
 }
 
 // Index returns the leased tasks as the server lists them beside the queue: with the ends of their
@@ -379,7 +382,8 @@ func (q *Queue) Extend(now float64, e sluice.Entry, lease float64) bool {
 func (q *Queue) Retry(now float64, e sluice.Entry, delay float64, reason string) bool {
 	return q.withReceipt(now, e, func(it *Item, task Item) {
 		q.Retried++
-		it.giveBack(task, task.Attempt, now+delay)
+		q.giveBack(it, task, task.Attempt, now+delay)
+		it = q.Item(e.ID)
 		if !task.Waiting && task.Attempt > 0 && reason != "" {
 			it.Error, it.FailedAt = reason, now
 		}
@@ -390,7 +394,7 @@ func (q *Queue) Retry(now float64, e sluice.Entry, delay float64, reason string)
 // receipt is stale.
 func (q *Queue) Release(now float64, es ...sluice.Entry) (stale []string) {
 	for _, e := range es {
-		if !q.withReceipt(now, e, func(it *Item, task Item) { it.giveBack(task, max(task.Attempt-1, 0), now) }) {
+		if !q.withReceipt(now, e, func(it *Item, task Item) { q.giveBack(it, task, max(task.Attempt-1, 0), now) }) {
 			stale = append(stale, e.ID)
 		}
 	}
@@ -402,10 +406,11 @@ func (q *Queue) Bury(now float64, e sluice.Entry, reason string) bool {
 	return q.withReceipt(now, e, func(it *Item, task Item) {
 		if task.Waiting {
 			q.Retried++
-			it.giveBack(task, 0, 0)
+			q.giveBack(it, task, 0, 0)
 		} else {
 			q.Buried++
 			it.bury(now, task, reason)
+			q.leaveGroups(false, task)
 		}
 	})
 }
@@ -419,7 +424,9 @@ func (q *Queue) Cancel(now float64, id string) sluice.State {
 	}
 	q.forgetID(id)
 	q.settle(it.Take, false)
+	left := *it
 	*it = Item{ID: id}
+	q.leaveGroups(true, left)
 	return was
 }
 
@@ -430,63 +437,22 @@ func (q *Queue) Reschedule(now float64, id string, delay float64) bool {
 	task, token := it.current(now), it.unburied().Token
 	due := unlike(now+delay, task.Score, orNone(token))
 	switch {
+	case !it.Queued && it.Awaits():
+		q.moveInGroup(*it, now+delay)
+		return true
 	case !it.Queued:
 		return false
 	case task.leased(now):
 		task.Waiting, task.Due = true, now+delay
 		*it = task
+		return true
 	case it.Lease != 0 || it.Waiting:
-		*it = Item{ID: id, Payload: it.Payload, Attempt: task.Attempt, Unseen: task.Unseen, Error: task.Error, FailedAt: task.FailedAt, Queued: true, Score: due, Take: it.Take}
+		*it = Item{ID: id, Payload: it.Payload, Attempt: task.Attempt, Unseen: task.Unseen, Error: task.Error, FailedAt: task.FailedAt, Queued: true, Score: due, Holds: it.Holds}
 	default:
 		it.Score = due
 	}
+	if it.Group != "" {
+		q.fill(it.Group)
+	}
 	return true
-}
-
-// Get returns a task, a dead letter, or a record.
-func (q *Queue) Get(now float64, id string) (t sluice.TaskInfo, ok bool) {
-	it := *q.Item(id)
-	switch s := it.state(now); s {
-	case sluice.StateAbsent:
-		r, done := q.shown(id)
-		return r.info(), done && q.retained(now, r)
-	case sluice.StateDead:
-		t = it.info(s)
-	default:
-		t = it.current(now).info(s)
-	}
-	return t, true
-}
-
-// Stats counts tasks and dead letters.
-func (q *Queue) Stats(now float64) (s sluice.Stats) {
-	oldest, next := now, math.Inf(1)
-	for _, it := range q.Items {
-		if it.Listed {
-			s.Dead++
-		}
-		switch {
-		case it.Queued && it.Score <= now:
-			s.Due++
-			oldest = min(oldest, it.Score)
-		case it.Queued:
-			s.Scheduled++
-			next = min(next, it.Score)
-		}
-	}
-	ahead := s.Scheduled > 0
-	s.Leased = int64(len(q.Index(now)))
-	s.Scheduled = max(s.Scheduled-s.Leased, 0)
-	s.Paused, s.Trimmed, s.Limits = q.IsPaused(now), q.Trimmed, q.Limits
-	s.Finished, s.Retried, s.Buried, s.Lost = q.Finished, q.Retried, q.Buried, q.Lost
-	for _, r := range q.Records {
-		if q.retained(now, r) {
-			s.Done++
-		}
-	}
-	s.Lateness = time.Duration((now-oldest)*1e6) * time.Microsecond
-	if ahead {
-		s.NextDue = store.TimeOf(next)
-	}
-	return s
 }

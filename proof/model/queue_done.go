@@ -46,7 +46,7 @@ func (q *Queue) Forget(now, age float64) (forgotten int) {
 // shown returns the record of an ID, if it is shown.
 func (q *Queue) shown(id string) (r Record, ok bool) {
 	i, found := q.record(id)
-	if it := q.Item(id); !found || it.Queued || it.Listed {
+	if it := q.Item(id); !found || it.Queued || it.Listed || it.Awaits() {
 		return Record{}, false
 	}
 	return q.Records[i], true
@@ -99,30 +99,36 @@ func (q *Queue) Dequeue(now float64, es ...sluice.Entry) (stale []string) {
 }
 
 // Finish finishes tasks, and returns the IDs of those whose receipt is stale. One call finishes a
-// task once.
+// task once. Receipts are those of when it begins: what it lets into play stays.
 func (q *Queue) Finish(now float64, end Ending, es ...sluice.Entry) (stale []string) {
 	done := map[string]bool{}
 	var finished []Record
+	var left []Item
+	before := q.Clone()
 	for i, e := range es {
-		ok := !done[e.ID] && q.withReceipt(now, e, func(it *Item, task Item) {
+		ok := !done[e.ID] && before.withReceipt(now, e, func(it *Item, task Item) {
 			q.Finished++
 			if task.Waiting {
-				it.giveBack(task, 0, 0)
-			} else {
-				if end.Unaware && task.Take.Units > 0 {
-					q.Owed = append(q.Owed, task.Take)
-				} else {
-					q.settle(task.Take, !end.Discarded)
-				}
-				*it = Item{ID: task.ID}
-				finished = append(finished, Record{task.ID, now, task.Attempt, end.Results[i]})
+				q.giveBack(q.Item(e.ID), task, 0, 0)
+				return
 			}
+			if end.Unaware && task.Take.Units > 0 {
+				q.Owed = append(q.Owed, task.Take)
+			} else {
+				q.settle(task.Take, !end.Discarded)
+			}
+			left = append(left, *it)
+			finished = append(finished, Record{task.ID, now, task.Attempt, end.Results[i]})
 		})
 		if !ok {
 			stale = append(stale, e.ID)
 		}
 		done[e.ID] = done[e.ID] || ok
 	}
+	for _, was := range left {
+		*q.Item(was.ID) = Item{ID: was.ID}
+	}
+	q.leaveGroups(true, left...)
 	if end.Age > 0 {
 		q.remember(now, end.Age, finished)
 	}

@@ -7,6 +7,50 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
+// Peek returns up to n due tasks, earliest first.
+func (q *Queue) Peek(now float64, n int) (seen []sluice.Entry) {
+	for _, t := range q.list(now, sluice.StateDue, sluice.TaskInfo{}, n, func(it, _ Item) bool { return it.state(now) == sluice.StateDue }) {
+		seen = append(seen, t.Entry)
+	}
+	return seen
+}
+
+// List returns up to n tasks in a state behind the one that is named, in the order of their scores.
+func (q *Queue) List(now float64, s sluice.State, after sluice.TaskInfo, n int) []sluice.TaskInfo {
+	switch s {
+	case sluice.StateDead:
+		return q.Dead(after, n)
+	case sluice.StateDone:
+		return q.ListDone(now, after, n)
+	case sluice.StateWaiting:
+		return q.ListWaiting("", after, n)
+	}
+	return q.list(now, s, after, n, func(it, task Item) bool {
+		// A version that waits behind a lease that has run out has no place of its own to go on
+		// from.
+		return it.state(now) == s && (s != sluice.StateDue || it.Score == task.Score)
+	})
+}
+
+func (q *Queue) list(now float64, s sluice.State, after sluice.TaskInfo, n int, wanted func(it, task Item) bool) (seen []sluice.TaskInfo) {
+	// What is due stands before what is not: a waiting version whose lease has ended is nowhere.
+	ids := q.ids(func(it Item) (float64, bool) {
+		if s == sluice.StateLeased {
+			return it.Lease, it.Queued
+		}
+		return it.Score, it.Queued && (it.Score <= now) == (s == sluice.StateDue)
+	})
+	for _, id := range ids {
+		it := q.Item(id)
+		task := it.current(now)
+		t := task.info(s)
+		if wanted(*it, task) && len(seen) < n && follows(t, after) {
+			seen = append(seen, t)
+		}
+	}
+	return seen
+}
+
 // Dead returns up to n dead letters behind the one that is named, in the order of their deaths.
 func (q *Queue) Dead(after sluice.TaskInfo, n int) (letters []sluice.TaskInfo) {
 	for _, id := range q.ids(func(it Item) (float64, bool) { return it.Died, it.Listed && !it.Queued }) {
@@ -49,8 +93,13 @@ func (q *Queue) Revive(now float64, ids ...string) (revived int) {
 		it := q.Item(id)
 		switch {
 		case it.Listed && !it.Queued:
-			*it = Item{ID: id, Payload: it.Payload, Queued: true, Score: now, Take: it.Take}
 			revived++
+			it.Listed, it.Died = false, 0
+			if group := it.Group; group != "" {
+				q.enter(group, now, id, true)
+			} else {
+				*it = Item{ID: id, Payload: it.Payload, Queued: true, Score: now, Holds: it.Holds}
+			}
 		case it.Listed:
 			it.Listed, it.Died = false, 0
 		}

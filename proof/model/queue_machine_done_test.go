@@ -20,7 +20,7 @@ import (
 
 // companions are the keys beside the queue's own, in the order in which scripts take them.
 func (m *queueMachine) companions() (keys []string) {
-	for _, ending := range []string{"tasks", "dead", "state", "leased", "line", "errors", "paused", "counts", "done", "results", "stock", "workers"} {
+	for _, ending := range []string{"tasks", "dead", "state", "leased", "line", "errors", "paused", "counts", "done", "results", "stock", "workers", "groups"} {
 		keys = append(keys, "{"+m.key+"}:"+ending)
 	}
 	return keys
@@ -39,7 +39,7 @@ func (m *queueMachine) finished(now float64, end model.Ending, es []sluice.Entry
 		before[r.ID] = true
 	}
 	sold, owed := m.sold(), len(m.model.Owed)
-	stale = m.model.Finish(now, end, es...)
+	m.model.As(end.Unaware, func() { stale = m.model.Finish(now, end, es...) })
 	if m.sold() > sold {
 		m.counts.add("sold by a finish")
 	}

@@ -33,6 +33,9 @@ func (m *queueMachine) enqueuer(t *rapid.T, now float64, isNew bool) (q *sluice.
 			if task.Take != (sluice.Take{}) {
 				return m.enqueuedTake(now, 0, task, due)
 			}
+			if task.Group != "" {
+				return m.enqueuedIn(now, 0, policy, task, due)
+			}
 			outcome := m.enqueuedPlain(now, task.ID, func() sluice.Outcome { return m.model.Enqueue(now, policy, task.ID, due, string(task.Payload)) })
 			if policy == sluice.DuplicatesKeepDue {
 				m.counts.add("kept due: " + outcome.String())
@@ -48,6 +51,9 @@ func (m *queueMachine) enqueuer(t *rapid.T, now float64, isNew bool) (q *sluice.
 	return q, own, func(task sluice.Task, due float64) sluice.Outcome {
 		if task.Take != (sluice.Take{}) {
 			return m.enqueuedTake(now, within, task, due)
+		}
+		if task.Group != "" {
+			return m.enqueuedIn(now, within, policy, task, due)
 		}
 		isDead, before := m.model.Item(task.ID).Buried, slices.Clone(m.model.Records)
 		outcome := m.enqueuedPlain(now, task.ID, func() sluice.Outcome {
@@ -77,39 +83,37 @@ func (m *queueMachine) enqueue(t *rapid.T) {
 		require.NoError(t, err)
 		m.counts.add("enqueue: " + outcome.String())
 	}
+	next := m.nexts("enqueue")
 	m.enqueued(t, []sluice.Outcome{outcome}, func(_ int, nudge float64) sluice.Outcome { return enqueue(task, due(0)+nudge) })
+	next()
 	m.end(t)
 }
 
-// enqueueBatch enqueues tasks. Those in a row that take units are a chunk, as are those that do
-// not.
+// enqueueBatch enqueues tasks. Those in a row that take units are a chunk, as are those that are in
+// groups, and the others.
 func (m *queueMachine) enqueueBatch(t *rapid.T) {
 	now := m.begin()
 	tasks := make([]sluice.Task, rapid.IntRange(0, 5).Draw(t, "tasks"))
-	dues, chunks := make([]float64, len(tasks)), make([]int, len(tasks)) // of each the place of its chunk's first task
+	chunks := make([]int, len(tasks)) // of each the place of its chunk's first task
 	q, own, enqueue := m.enqueuer(t, now, false)
-	same := map[any]int{}
 	for i := range tasks {
-		task, due := m.task(t, now)
+		task, _ := m.task(t, now)
 		tasks[i], tasks[i].Duplicates = task, own
-		if chunks[i] = i; i > 0 && (task.Take == sluice.Take{}) == (tasks[i-1].Take == sluice.Take{}) {
+		if chunks[i] = i; i > 0 && (task.Take == sluice.Take{}) == (tasks[i-1].Take == sluice.Take{}) && (task.Group == "") == (tasks[i-1].Group == "") {
 			chunks[i] = chunks[i-1]
 		}
-		when, before := any([2]int64{micros(task.Delay), int64(chunks[i])}), chunks[i] // delays of a chunk count from the one before
-		if !task.At.IsZero() {
-			when, before = due(0), 0
-		}
-		dues[i] = due(before + same[when])
-		same[when]++
 	}
+	dues := duesOf(now, tasks, chunks)
 	outcomes, err := q.EnqueueBatch(context.Background(), tasks)
 	require.Len(t, outcomes, len(tasks))
-	failed := math.MaxInt // the chunk behind which none was sent
+	failed, next := math.MaxInt, m.nexts("enqueue batch") // the chunk behind which none was sent
 	m.enqueued(t, outcomes, func(i int, nudge float64) (outcome sluice.Outcome) {
 		if chunks[i] <= failed {
 			for j, task := range tasks {
 				if chunks[j] == i && task.Take != (sluice.Take{}) { // and i is the first of a chunk
 					m.model.PutBack(task.ID)
+				} else if chunks[j] == i && task.Group != "" {
+					m.model.ClearGone(task.ID)
 				}
 			}
 			outcome = enqueue(tasks[i], dues[i]+nudge)
@@ -119,6 +123,7 @@ func (m *queueMachine) enqueueBatch(t *rapid.T) {
 		}
 		return outcome
 	})
+	next()
 	if failed < math.MaxInt {
 		require.ErrorIs(t, err, sluice.ErrInvalid)
 	} else {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -44,6 +45,7 @@ func (m *queueMachine) setLimits(t *rapid.T) {
 		l = rapid.SampledFrom(append(m.clock.limits(), l)).Draw(t, "rate")
 		l.Running = rapid.SampledFrom([]int{0, 1, 1, 2, 3}).Draw(t, "running")
 	}
+	l.PerGroup = m.perGroup(t)
 	require.NoError(t, m.queues[0].SetLimits(context.Background(), l))
 	m.model.SetLimits(now, l)
 	m.handed = nil
@@ -101,7 +103,11 @@ func (m *queueMachine) requireLimits(t *rapid.T, ended time.Time) {
 	text, err := m.rdb.Get(context.Background(), "{"+m.key+"}:paused").Result()
 	held, until, per, spent, now := sluice.Limits{}, 0.0, 0.0, 0.0, seconds(ended)
 	if err == nil {
-		_, err = fmt.Sscanf(text, "%g %d %d %g %d %g", &until, &held.Running, &held.Rate, &per, &held.Burst, &spent)
+		rest := []any{&spent}
+		if strings.Count(text, " ") == 6 {
+			rest = []any{&held.PerGroup, &spent}
+		}
+		_, err = fmt.Sscan(text, append([]any{&until, &held.Running, &held.Rate, &per, &held.Burst}, rest...)...)
 		require.NoError(t, err, text)
 		held.Per = time.Duration(per) * time.Microsecond
 	} else {

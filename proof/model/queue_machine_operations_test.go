@@ -27,7 +27,10 @@ func (m *queueMachine) claim(t *rapid.T) {
 	m.note(now)
 	buried := m.model.Buried
 	claimed, err := q.Claim(context.Background(), n, lease)
-	want := m.model.Claim(now, n, decimal(micros(lease)), m.maxAttempts)
+	next := m.nexts("claim")
+	var want []sluice.Entry
+	m.model.As(b.unaware, func() { want = m.model.Claim(now, n, decimal(micros(lease)), m.maxAttempts) })
+	next()
 	m.trimBehind("claim", now, b, buried)
 	if errors.Is(err, sluice.ErrLost) { // this machine was slower than the lease
 		m.awaitRelease(t, want)
@@ -79,8 +82,9 @@ func (m *queueMachine) pop(t *rapid.T) {
 	now, n := m.begin(), few.Draw(t, "n")
 	popped, err := m.queues[0].Pop(context.Background(), n)
 	require.NoError(t, err)
-	sold := m.sold()
+	sold, next := m.sold(), m.nexts("pop")
 	m.same(t, m.model.Pop(now, n), popped)
+	next()
 	if m.sold() > sold {
 		m.counts.add("sold by a pop")
 	}
@@ -133,7 +137,11 @@ func (m *queueMachine) payloads(t *rapid.T) (most int, options []sluice.ReadOpti
 // list walks through all tasks in a state, in pages.
 func (m *queueMachine) list(t *rapid.T) {
 	now := m.begin()
-	n, s := few.Draw(t, "n"), sluice.State(rapid.IntRange(int(sluice.StateScheduled), int(sluice.StateDone)).Draw(t, "state"))
+	last := sluice.StateDone
+	if m.grouped {
+		last = sluice.StateWaiting
+	}
+	n, s := few.Draw(t, "n"), sluice.State(rapid.IntRange(int(sluice.StateScheduled), int(last)).Draw(t, "state"))
 	most, options := m.payloads(t)
 	want := model.LeaveOut(m.model.List(now, s, sluice.TaskInfo{}, 100), most)
 	var all []sluice.TaskInfo
@@ -161,11 +169,16 @@ func (m *queueMachine) list(t *rapid.T) {
 }
 
 func (m *queueMachine) revive(t *rapid.T) {
-	now, ids := m.begin(), rapid.SliceOfN(someID, 0, 4).Draw(t, "ids")
+	now, ids := m.begin(), m.someIDs(t)
 	revived, err := m.queues[0].Revive(context.Background(), ids...)
 	require.NoError(t, err)
 	holding := m.count(func(it model.Item) bool { return it.Listed && it.Take.Units > 0 })
+	next, waiting := m.nexts("revive"), len(m.model.Awaiting)
 	require.Equal(t, m.model.Revive(now, ids...), revived)
+	next()
+	if len(m.model.Awaiting) > waiting {
+		m.counts.add("revive: waits")
+	}
 	if m.count(func(it model.Item) bool { return it.Listed && it.Take.Units > 0 }) < holding {
 		m.counts.add("revived with units")
 	}
@@ -174,11 +187,12 @@ func (m *queueMachine) revive(t *rapid.T) {
 }
 
 func (m *queueMachine) cancel(t *rapid.T) {
-	now, id := m.begin(), someID.Draw(t, "id")
+	now, id := m.begin(), m.anID(t)
 	was, err := m.queues[0].Cancel(context.Background(), id)
 	require.NoError(t, err)
-	before := len(m.model.Records)
+	before, next := len(m.model.Records), m.nexts("cancel")
 	m.putsBack("cancelled with units", func() { require.Equal(t, m.model.Cancel(now, id), was) })
+	next()
 	if len(m.model.Records) < before && was != sluice.StateDone {
 		m.counts.add("cancel: shadowed")
 	}
@@ -187,16 +201,21 @@ func (m *queueMachine) cancel(t *rapid.T) {
 }
 
 func (m *queueMachine) reschedule(t *rapid.T) {
-	now, id, delay := m.begin(), someID.Draw(t, "id"), m.delay(t)
+	now, id, delay := m.begin(), m.anID(t), m.delay(t)
 	found, err := m.queues[0].Reschedule(context.Background(), id, delay)
 	require.NoError(t, err)
+	if m.stateOf(now, id) == sluice.StateWaiting {
+		m.counts.add("reschedule: waiting")
+	}
+	next := m.nexts("reschedule")
 	require.Equal(t, m.model.Reschedule(now, id, decimal(micros(delay))), found)
+	next()
 	m.counts.add("reschedule: " + either(found, "done", "none"))
 	m.end(t)
 }
 
 func (m *queueMachine) get(t *rapid.T) {
-	now, id := m.begin(), someID.Draw(t, "id")
+	now, id := m.begin(), m.anID(t)
 	most, options := m.payloads(t)
 	e, err := m.queues[0].Get(context.Background(), id, options...)
 	want, ok := m.model.Get(now, id)
@@ -214,7 +233,7 @@ func (m *queueMachine) get(t *rapid.T) {
 	} else {
 		require.ErrorIs(t, err, sluice.ErrNotFound)
 	}
-	m.counts.add("get: " + either(ok, either(e.State == sluice.StateDone, "done", "found"), "not found"))
+	m.counts.add("get: " + either(ok, either(e.State == sluice.StateDone, "done", either(e.State == sluice.StateWaiting, "waiting", "found")), "not found"))
 	m.end(t)
 }
 
@@ -294,13 +313,16 @@ func (m *queueMachine) presence(t *rapid.T) {
 		}
 	}
 	m.sweep()
+	next := m.nexts("presence")
+	m.model.SweepGroups()
+	next()
 	m.end(t)
 }
 
 // drop removes dead letters by their IDs, which does not count as dropped by a limit.
 func (m *queueMachine) drop(t *rapid.T) {
 	m.begin()
-	ids := rapid.SliceOfN(someID, 0, 4).Draw(t, "ids")
+	ids := rapid.SliceOfN(m.someID, 0, 4).Draw(t, "ids")
 	removed, err := m.queues[0].Drop(context.Background(), ids...)
 	require.NoError(t, err)
 	m.putsBack("dropped with units", func() { require.Equal(t, m.model.Drop(ids...), removed) })
@@ -349,6 +371,9 @@ func (m *queueMachine) foreignAdd(t *rapid.T) {
 		score = rapid.SampledFrom([]float64{0, -5.25, math.Floor(now - 1), 1.5e-7}).Draw(t, "score")
 	}
 	require.NoError(t, m.rdb.ZAdd(context.Background(), m.key, redis.Z{Score: score, Member: id}).Err())
+	if m.stateOf(now, id) == sluice.StateWaiting {
+		m.counts.add("foreign add: waiting")
+	}
 	m.model.ForeignAdd(id, score)
 	m.counts.add("foreign add")
 	m.end(t)
@@ -358,6 +383,9 @@ func (m *queueMachine) foreignRemove(t *rapid.T) {
 	m.begin()
 	id := m.foreignID(t)
 	require.NoError(t, m.rdb.ZRem(context.Background(), m.key, id).Err())
+	if it := m.model.Item(id); it.Queued && it.Group != "" {
+		m.counts.add("foreign remove: in play")
+	}
 	m.model.ForeignRemove(id)
 	m.counts.add("foreign remove")
 	m.end(t)
@@ -366,7 +394,7 @@ func (m *queueMachine) foreignRemove(t *rapid.T) {
 // laterVersion writes the fourth part of a task's state field.
 func (m *queueMachine) laterVersion(t *rapid.T) {
 	m.begin()
-	id, note, states := someID.Draw(t, "id"), rapid.SampledFrom([]string{"x", "1e5", "w=7/+3", strings.Repeat("~", 128)}).Draw(t, "note"), "{"+m.key+"}:state"
+	id, note, states := m.anID(t), rapid.SampledFrom([]string{"x", "1e5", "w=7/+3", strings.Repeat("~", 128)}).Draw(t, "note"), "{"+m.key+"}:state"
 	if m.model.LaterVersion(id, note) {
 		holds, field := cutHolds(m.rdb.HGet(context.Background(), states, id).Val())
 		parts := append(strings.Split(field, ":"), "", "", "")
@@ -387,7 +415,7 @@ func (m *queueMachine) invalid(t *rapid.T) {
 	q, ctx, e := m.queues[0], context.Background(), sluice.Entry{ID: "a", Score: 1}
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	id := someID.Draw(t, "id")
+	id := m.someID.Draw(t, "id")
 	call := rapid.SampledFrom([]func() (error, error){
 		func() (error, error) { _, err := q.Enqueue(ctx, sluice.Task{}); return err, sluice.ErrInvalid },
 		func() (error, error) {

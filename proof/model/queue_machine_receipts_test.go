@@ -15,7 +15,11 @@ import (
 
 // receipt draws a valid receipt, or one seen before, or invents one.
 func (m *queueMachine) receipt(t *rapid.T) sluice.Entry {
-	seen := m.receipts[max(len(m.receipts)-6, 0):]
+	recent := 6
+	if m.grouped {
+		recent = 3 // of more tasks
+	}
+	seen := m.receipts[max(len(m.receipts)-recent, 0):]
 	for _, it := range m.model.Items {
 		if it.Queued {
 			seen = append(slices.Clip(seen), sluice.Entry{ID: it.ID, Score: it.Score})
@@ -61,19 +65,31 @@ func (m *queueMachine) dequeue(t *rapid.T) {
 		q = m.newQueue(unaware)
 	}
 	err := q.Dequeue(context.Background(), es...)
-	m.stale(t, "dequeue", m.finished(now, model.Ending{Unaware: unaware}, es), err)
+	next, held := m.nexts("dequeue"), len(m.model.Playing)
+	stale := m.finished(now, model.Ending{Unaware: unaware}, es)
+	next()
+	if unaware && m.count(func(it model.Item) bool { return it.Queued && it.Group != "" }) < held {
+		m.counts.add("finished unaware in play")
+	}
+	m.stale(t, "dequeue", stale, err)
 }
 
 func (m *queueMachine) release(t *rapid.T) {
 	es, now := m.someReceipts(t), m.begin()
 	err := m.queues[0].Release(context.Background(), es...)
-	m.stale(t, "release", m.model.Release(now, es...), err)
+	next := m.nexts("release")
+	stale := m.model.Release(now, es...)
+	next()
+	m.stale(t, "release", stale, err)
 }
 
 func (m *queueMachine) retry(t *rapid.T) {
 	e, now, delay := m.receipt(t), m.begin(), m.delay(t)
 	err := m.queues[0].Retry(context.Background(), delay, "failed", e)
-	m.stale(t, "retry", staleID(e, m.model.Retry(now, e, decimal(micros(delay)), "failed")), err)
+	next := m.nexts("retry")
+	ok := m.model.Retry(now, e, decimal(micros(delay)), "failed")
+	next()
+	m.stale(t, "retry", staleID(e, ok), err)
 }
 
 func (m *queueMachine) bury(t *rapid.T) {
@@ -82,7 +98,9 @@ func (m *queueMachine) bury(t *rapid.T) {
 	q, b := m.limited(t)
 	buried := m.model.Buried
 	err := q.Bury(context.Background(), reason, e)
-	ok := m.model.Bury(now, e, reason[:min(len(reason), 512)])
+	next, ok := m.nexts("bury"), false
+	m.model.As(b.unaware, func() { ok = m.model.Bury(now, e, reason[:min(len(reason), 512)]) })
+	next()
 	m.trimBehind("burial", now, b, buried)
 	m.stale(t, "bury", staleID(e, ok), err)
 }

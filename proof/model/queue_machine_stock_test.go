@@ -115,6 +115,8 @@ func (m *queueMachine) enqueuedTake(now, within float64, task sluice.Task, due f
 func (m *queueMachine) enqueuedPlain(now float64, id string, enqueue func() sluice.Outcome) sluice.Outcome {
 	it, outcome := *m.model.Item(id), enqueue()
 	switch {
+	case it.Group != "":
+		m.counts.add(either(outcome == sluice.OutcomeAdded, "a plain task got a group", either(it.Awaits() && !it.Queued, "waiting: plain task kept", "held task kept")))
 	case it.Take.Units == 0:
 	case outcome == sluice.OutcomeAdded:
 		m.counts.add("a plain task got units")
@@ -124,19 +126,19 @@ func (m *queueMachine) enqueuedPlain(now float64, id string, enqueue func() slui
 	return outcome
 }
 
-// foreignID draws whose task a foreign program adds or removes: mostly one that holds units, if
-// there is any.
+// foreignID draws whose task a foreign program adds or removes: mostly one that holds units or is in
+// a group, if there is any.
 func (m *queueMachine) foreignID(t *rapid.T) string {
 	var holders []string
 	for _, it := range m.model.Items {
-		if it.Take.Units > 0 && (it.Queued || it.Listed) {
+		if it.Holds != (model.Holds{}) && (it.Queued || it.Listed || it.Awaits()) {
 			holders = append(holders, it.ID)
 		}
 	}
 	if len(holders) > 0 && rapid.Bool().Draw(t, "a holder's") {
 		return rapid.SampledFrom(holders).Draw(t, "holder")
 	}
-	return someID.Draw(t, "id")
+	return m.someID.Draw(t, "id")
 }
 
 // foreignVisit has a foreign program put a dead letter back, Drop take it off the list, and the
@@ -218,7 +220,9 @@ func (m *queueMachine) discard(t *rapid.T) {
 			stale = append(stale, es[i].ID)
 		}
 	}
+	next := m.nexts("finish")
 	m.putsBack("discarded", func() { want = m.finished(now, model.Ending{Discarded: true}, es) })
+	next()
 	require.Equal(t, want, stale)
 	m.counts.add("discard: " + either(len(stale) == 0, "done", "stale"))
 	m.end(t)
@@ -293,8 +297,11 @@ func (m *queueMachine) requireStocks(t *rapid.T, held *model.Queue) {
 	require.Empty(t, holding, "of no stock")
 }
 
-// cutHolds cuts what a task holds off its state field.
+// cutHolds cuts what a task holds off its state field, or its group.
 func cutHolds(field string) (holds, rest string) {
+	if _, rest, ok := cutGroup(field); ok {
+		return strings.TrimSuffix(field, rest), rest
+	}
 	var units, length int
 	if n, _ := fmt.Sscanf(field, "*%d,%d:", &units, &length); n == 2 {
 		end := strings.IndexByte(field, ':') + 1 + length
@@ -304,7 +311,7 @@ func cutHolds(field string) (holds, rest string) {
 }
 
 func takeOf(holds string) (take sluice.Take) {
-	if holds != "" {
+	if strings.HasPrefix(holds, "*") {
 		_, take.Item, _ = strings.Cut(holds, ":")
 		_, _ = fmt.Sscanf(holds, "*%d,", &take.Units)
 	}

@@ -84,10 +84,13 @@ type queueMachine struct {
 	counts      *tally
 	handed      []time.Time // tasks, since limits were set
 	started     time.Time   // when the current operation began
+	grouped     bool        // whether tasks are in groups
+	someID      *rapid.Generator[string]
 }
 
 func newQueueMachine(t *rapid.T, rdb redis.UniversalClient, name string, c clock, counts *tally) *queueMachine {
 	m := &queueMachine{rdb: rdb, key: "Queue:" + name, clock: c, model: &model.Queue{}, counts: counts, takes: []bool{false},
+		someID:      rapid.SampledFrom([]string{"a", "b", "c", "\x00:dead:1:\xff"}),
 		maxAttempts: rapid.SampledFrom([]int{0, 1, 1, 1, 2, 25}).Draw(t, "max attempts")}
 	require.NoError(t, rdb.Del(context.Background(), append(m.companions(), m.key)...).Err())
 	for policy := range sluice.DuplicatesOnce {
@@ -130,6 +133,7 @@ func (m *queueMachine) end(t *rapid.T) {
 		m.adopt(t, ended, &want.FailedAt, is.FailedAt)
 		require.Equal(t, *want, is)
 	}
+	m.requirePlaces(t, held, ended)
 }
 
 // requireIndex compares the list of leased tasks with the state fields. Foreign clients have not
@@ -179,7 +183,6 @@ func (m *queueMachine) same(t *rapid.T, want, is []sluice.Entry) {
 }
 
 var (
-	someID      = rapid.SampledFrom([]string{"a", "b", "c", "\x00:dead:1:\xff"})
 	somePayload = rapid.SampledFrom([]string{"", "", "x", "yy", ":::", "3:dead:2:zz", "1:2:3:\x00\xff"})
 	few         = rapid.IntRange(1, 4)
 )
@@ -194,12 +197,17 @@ func (m *queueMachine) delay(t *rapid.T) time.Duration {
 }
 
 func (m *queueMachine) lease(t *rapid.T) time.Duration {
-	return max(m.span(t, "lease"), time.Millisecond)
+	d := max(m.span(t, "lease"), time.Millisecond)
+	if m.grouped && d < time.Second && rapid.IntRange(0, 7).Draw(t, "short") != 1 {
+		return time.Hour // more is enqueued, and ends, meanwhile
+	}
+	return d
 }
 
 // task draws a task. due returns its due time, if it is the after-th of a batch.
 func (m *queueMachine) task(t *rapid.T, now float64) (task sluice.Task, due func(after int) float64) {
-	task = sluice.Task{ID: someID.Draw(t, "id"), Payload: []byte(somePayload.Draw(t, "payload")), Take: m.take(t)}
+	task = sluice.Task{ID: m.someID.Draw(t, "id"), Payload: []byte(somePayload.Draw(t, "payload")), Take: m.take(t)}
+	task.Group = m.group(t, task.ID)
 	if rapid.Bool().Draw(t, "at") {
 		task.At = m.started.Add(rapid.SampledFrom(m.clock.offsets()).Draw(t, "offset"))
 		if rapid.IntRange(0, 15).Draw(t, "epoch") == 1 {
@@ -222,9 +230,11 @@ func readQueue(t *rapid.T, rdb redis.UniversalClient, key string) *model.Queue {
 	counts, failures := pipe.HGetAll(ctx, "{"+key+"}:counts"), pipe.HGetAll(ctx, "{"+key+"}:errors")
 	done, results := pipe.ZRangeWithScores(ctx, "{"+key+"}:done", 0, -1), pipe.HGetAll(ctx, "{"+key+"}:results")
 	stocks := pipe.HGetAll(ctx, "{"+key+"}:stock")
+	groups := pipe.ZRange(ctx, "{"+key+"}:groups", 0, -1)
 	_, err := pipe.Exec(ctx)
 	require.NoError(t, err)
 	q := &model.Queue{Records: readRecords(t, done.Val(), results.Val()), Stocks: readStocks(t, stocks.Val())}
+	q.Playing, q.Awaiting = readPlaces(t, groups.Val())
 	for what, n := range map[string]*int64{"done": &q.Finished, "retried": &q.Retried, "buried": &q.Buried, "lost": &q.Lost, "dropped": &q.Trimmed} {
 		*n, _ = strconv.ParseInt(counts.Val()[what], 10, 64)
 	}
@@ -261,6 +271,7 @@ func readQueue(t *rapid.T, rdb redis.UniversalClient, key string) *model.Queue {
 func readField(it *model.Item, field string) error {
 	holds, field := cutHolds(field)
 	it.Take = takeOf(holds)
+	it.Group, _, _ = cutGroup(holds)
 	parts := strings.SplitN(field, ":", 3)
 	if len(parts) != 3 {
 		return fmt.Errorf("field %q", field)
@@ -281,5 +292,6 @@ func readField(it *model.Item, field string) error {
 	due, note, _ := strings.Cut(parts[2], ":")
 	it.Waiting, it.Claimant = due != "", note
 	it.Due, _ = strconv.ParseFloat(due, 64)
+	it.Had = it.Group != "" && parts[0] == "0"
 	return nil
 }

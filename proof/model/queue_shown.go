@@ -1,6 +1,7 @@
 package model
 
 import (
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -9,10 +10,10 @@ import (
 	"github.com/sluice-go/sluice/internal/store"
 )
 
-// This file has how a task is shown.
+// This file has how tasks are shown.
 
 func (it Item) entry() sluice.Entry {
-	e := sluice.Entry{ID: it.ID, Score: it.Score, Attempt: it.Attempt, Take: it.Take}
+	e := sluice.Entry{ID: it.ID, Score: it.Score, Attempt: it.Attempt, Take: it.Take, Group: it.Group}
 	if it.Payload != "" {
 		e.Payload = []byte(it.Payload)
 	}
@@ -52,4 +53,55 @@ func (r Record) info() sluice.TaskInfo {
 		t.Result = []byte(r.Result)
 	}
 	return t
+}
+
+// Get returns a task, a dead letter, or a record.
+func (q *Queue) Get(now float64, id string) (t sluice.TaskInfo, ok bool) {
+	it := *q.Item(id)
+	switch s := it.state(now); s {
+	case sluice.StateAbsent:
+		r, done := q.shown(id)
+		return r.info(), done && q.retained(now, r)
+	case sluice.StateDead:
+		t = it.info(s)
+	case sluice.StateWaiting:
+		t = it.awaited()
+	default:
+		t = it.current(now).info(s)
+	}
+	return t, true
+}
+
+// Stats counts tasks and dead letters.
+func (q *Queue) Stats(now float64) (s sluice.Stats) {
+	oldest, next := now, math.Inf(1)
+	for _, it := range q.Items {
+		if it.Listed {
+			s.Dead++
+		}
+		switch {
+		case it.Queued && it.Score <= now:
+			s.Due++
+			oldest = min(oldest, it.Score)
+		case it.Queued:
+			s.Scheduled++
+			next = min(next, it.Score)
+		}
+	}
+	s.GroupWaiting = int64(len(q.Awaiting))
+	ahead := s.Scheduled > 0
+	s.Leased = int64(len(q.Index(now)))
+	s.Scheduled = max(s.Scheduled-s.Leased, 0)
+	s.Paused, s.Trimmed, s.Limits = q.IsPaused(now), q.Trimmed, q.Limits
+	s.Finished, s.Retried, s.Buried, s.Lost = q.Finished, q.Retried, q.Buried, q.Lost
+	for _, r := range q.Records {
+		if q.retained(now, r) {
+			s.Done++
+		}
+	}
+	s.Lateness = time.Duration((now-oldest)*1e6) * time.Microsecond
+	if ahead {
+		s.NextDue = store.TimeOf(next)
+	}
+	return s
 }

@@ -81,7 +81,7 @@ func (q *Queue) EnqueueTake(now, within float64, id string, due float64, payload
 	}
 	take.Restore = false
 	q.changeStock(take.Item, func(s *Stock) { s.Held, s.Counted = s.Held+int64(take.Units), true })
-	*q.Item(id) = Item{ID: id, Payload: payload, Queued: true, Score: due, Take: take}
+	*q.Item(id) = Item{ID: id, Payload: payload, Queued: true, Score: due, Holds: Holds{Take: take}}
 	return sluice.OutcomeAdded
 }
 
@@ -139,7 +139,7 @@ func (q *Queue) Sweep() {
 
 // Purge removes everything, except how many units there are, and are sold.
 func (q *Queue) Purge() {
-	q.Items, q.Records, q.Owed = nil, nil, nil
+	q.Items, q.Records, q.Owed, q.Playing, q.Awaiting = nil, nil, nil, nil, nil
 	for item := range maps.Clone(q.Stocks) {
 		q.changeStock(item, func(s *Stock) { s.Held, s.Counted = 0, false })
 	}
@@ -149,6 +149,7 @@ func (q *Queue) Purge() {
 func (q *Queue) Clone() *Queue {
 	c := *q
 	c.Items, c.Records, c.Stocks, c.Owed = slices.Clone(q.Items), slices.Clone(q.Records), maps.Clone(q.Stocks), slices.Clone(q.Owed)
+	c.Playing, c.Awaiting = slices.Clone(q.Playing), slices.Clone(q.Awaiting)
 	return &c
 }
 
