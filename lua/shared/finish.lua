@@ -24,7 +24,7 @@ local function finishAll()
         finished[#finished + 1], place[#finished + 1] = id, i
         counted[#finished] = string.format('%.0f', task and task.attempt or 0)
         if task and (task.isAnew or task.attempt > 0) then again[#again + 1] = id end
-        if holdsOf(field(i)) then holders[#holders + 1] = { id, field(i) } end
+        if task and task.holds or not task and holdsOf(field(i)) then holders[#holders + 1] = { id, field(i) } end
         unbury(id, task)
       end
       if task ~= nil then known[id], done = true, done + 1 end

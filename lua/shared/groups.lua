@@ -16,7 +16,8 @@ end
 -- Returns when a task that waits in its group is due, by its state field; nil if it does not wait.
 local function waitsUntil(field)
   local holds = holdsOf(field)
-  return groupOf(holds) and finite(string.match(string.sub(field, #holds + 1), '^::([%d.e+-]+)$')) or nil
+  if not groupOf(holds) or string.byte(field, #holds + 1) ~= 58 then return nil end -- one in play has ':' there only if it was never claimed
+  return finite(string.match(field, '^::([%d.e+-]+)$', #holds + 1))
 end
 
 -- Returns the lesser of two numbers that may be nil.
@@ -141,13 +142,15 @@ if KEYS[14] then
   function leaveGroups(tasks)
     local members, left = {}, {}
     for _, task in ipairs(tasks) do
-      local id, group, due = task[1], groupOf(holdsOf(task[2])), waitsUntil(task[2])
+      local id, group = task[1], groupOf(holdsOf(task[2]))
       if group then
+        local due = waitsUntil(task[2])
         members[#members + 1] = due and waiting(group, due, id) or inPlay(group, id)
         left[#left + 1] = group
       end
     end
     if #members == 0 or redis.call('ZREM', KEYS[14], unpack(members)) == 0 then return end
+    if #left > 1 and #redis.call('ZRANGEBYLEX', KEYS[14], '[~', '(\127', 'LIMIT', '0', '1') == 0 then return end -- no task of any group waits
     for i, group in ipairs(left) do
       if group ~= left[i - 1] then fillGroup(group) end
     end

@@ -53,6 +53,7 @@ local function decode(field)
   if not field then return { attempt = 0, unseen = 0 } end
   local holds = holdsOf(field)
   if holds then field = string.sub(field, #holds + 1) end
+  if field == '::' then return { attempt = 0, unseen = 0, claimant = '', holds = holds } end
   local _, last, attempt, unseen, lease, token, due, claimant = string.find(field, '^(%d*)%+?(%d?):([%d.e+-]*)/?([%d.e+-]*):([%d.e+-]*)(:?[!-9;-~]*)$')
   if not last then
     _, last, attempt = string.find(field, '^(%d+):dead:')

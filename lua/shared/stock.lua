@@ -7,6 +7,7 @@
 -- that there is no KEYS[12], presence.lua does the rest: the field says that the units are held. If they are sold it has a '$', and stands under
 -- what is longer than an ID, so that no later task of that ID gets them.
 local function settle(id, field, isSold)
+  if not field or string.byte(field, 1) ~= 42 then return end
   local holds = holdsOf(field)
   local units, item = unitsOf(holds)
   if not units then return end
