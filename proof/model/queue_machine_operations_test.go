@@ -23,13 +23,13 @@ import (
 func (m *queueMachine) claim(t *rapid.T) {
 	now := m.begin()
 	n, lease := few.Draw(t, "n"), m.lease(t)
-	q, b := m.limited(t)
+	b := m.bounds(t) // an unaware queue would claim twice: the second time it is not unaware any more
+	q := m.newQueue(false, sluice.WithDeadLimit(b.limit), sluice.WithDeadAge(b.age))
 	m.note(now)
 	buried := m.model.Buried
 	claimed, err := q.Claim(context.Background(), n, lease)
 	next := m.nexts("claim")
-	var want []sluice.Entry
-	m.model.As(b.unaware, func() { want = m.model.Claim(now, n, decimal(micros(lease)), m.maxAttempts) })
+	want := m.model.Claim(now, n, decimal(micros(lease)), m.maxAttempts)
 	next()
 	m.trimBehind("claim", now, b, buried)
 	if errors.Is(err, sluice.ErrLost) { // this machine was slower than the lease

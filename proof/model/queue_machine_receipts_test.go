@@ -64,7 +64,7 @@ func (m *queueMachine) dequeue(t *rapid.T) {
 	if unaware {
 		q = m.newQueue(unaware)
 	}
-	err := q.Dequeue(context.Background(), es...)
+	err := q.Dequeue(context.Background(), known(es, unaware)...)
 	next, held := m.nexts("dequeue"), len(m.model.Playing)
 	stale := m.finished(now, model.Ending{Unaware: unaware}, es)
 	next()
@@ -97,12 +97,25 @@ func (m *queueMachine) bury(t *rapid.T) {
 	reason := rapid.SampledFrom([]string{"", "no", "1:dead:2:", strings.Repeat("ö", 300)}).Draw(t, "reason")
 	q, b := m.limited(t)
 	buried := m.model.Buried
-	err := q.Bury(context.Background(), reason, e)
+	err := q.Bury(context.Background(), reason, known([]sluice.Entry{e}, b.unaware)...)
 	next, ok := m.nexts("bury"), false
 	m.model.As(b.unaware, func() { ok = m.model.Bury(now, e, reason[:min(len(reason), 512)]) })
 	next()
 	m.trimBehind("burial", now, b, buried)
 	m.stale(t, "bury", staleID(e, ok), err)
+}
+
+// known returns the entries as one has them who was told only of the IDs and receipts, if that is
+// so: then they do not say that their tasks hold units, or are in groups.
+func known(es []sluice.Entry, isUnaware bool) []sluice.Entry {
+	if !isUnaware {
+		return es
+	}
+	bare := make([]sluice.Entry, len(es))
+	for i, e := range es {
+		bare[i] = sluice.Entry{ID: e.ID, Score: e.Score}
+	}
+	return bare
 }
 
 func staleID(e sluice.Entry, ok bool) []string {
