@@ -1,6 +1,6 @@
 // Webhook takes payments that a provider reports: it may report each several times, at once or
 // hours later, and each is booked once. The event's ID is the task's, as an idempotency key
-// (DuplicatesOnce). Who waits for a payment asks for the result of the task.
+// (DuplicatesOnce). A browser waits up to two seconds for the result of the task.
 package main
 
 import (
@@ -24,15 +24,16 @@ import (
 
 // Payments are booked by a worker.
 type Payments struct {
-	Queue *sluice.Queue
-	Book  func(ctx context.Context, id string, event []byte) (receipt string, err error) // it must bear to be called again, if rarely
+	Queue    *sluice.Queue
+	Book     func(ctx context.Context, id string, event []byte) (receipt string, err error) // it must bear to be called again, if rarely
+	Patience time.Duration                                                                  // for how long a request waits for one
 }
 
 // NewPayments returns those of a queue that remembers an event for a day: longer than its provider
 // repeats it.
 func NewPayments(rdb redis.UniversalClient, book func(ctx context.Context, id string, event []byte) (string, error)) (*Payments, error) {
 	q, err := sluice.NewQueue(rdb, "payments", sluice.WithRetention(24*time.Hour), sluice.WithDuplicates(sluice.DuplicatesOnce))
-	return &Payments{q, book}, err
+	return &Payments{q, book, 2 * time.Second}, err
 }
 
 // Handle is the handler of the worker.
@@ -73,10 +74,16 @@ func (p *Payments) receive(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// show tells what became of a payment. Who waits asks again.
+// show waits for a payment to be booked, and tells what became of it: 202 if it is not yet, and
+// the browser asks again.
 func (p *Payments) show(w http.ResponseWriter, r *http.Request) {
-	t, err := p.Queue.Get(r.Context(), r.PathValue("id"))
+	ctx, cancel := context.WithTimeout(r.Context(), p.Patience)
+	defer cancel()
+	t, err := p.Queue.Await(ctx, r.PathValue("id"))
 	switch {
+	case errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, sluice.ErrUnavailable):
+		w.WriteHeader(http.StatusAccepted)
+		return
 	case errors.Is(err, sluice.ErrNotFound):
 		http.NotFound(w, r)
 		return
@@ -116,37 +123,17 @@ func run(ctx context.Context, out io.Writer) error {
 		}
 		_ = answer.Body.Close()
 		fmt.Fprintf(out, "delivery %d: %s\n", i+1, answer.Status)
-		if err := poll(ctx, out, web.URL+"/payments/event-7"); err != nil {
+		if answer, err = http.Get(web.URL + "/payments/event-7"); err != nil {
+			return err
+		}
+		_, err = io.Copy(out, answer.Body)
+		if err = errors.Join(err, answer.Body.Close()); err != nil {
 			return err
 		}
 	}
 	stop()
 	fmt.Fprintln(out, "booked:", booked.Load())
 	return <-ended
-}
-
-// poll asks for a payment until it is done.
-func poll(ctx context.Context, out io.Writer, url string) error {
-	for {
-		answer, err := http.Get(url)
-		if err != nil {
-			return err
-		}
-		body, err := io.ReadAll(answer.Body)
-		_ = answer.Body.Close()
-		if err != nil {
-			return err
-		}
-		if strings.Contains(string(body), `"done"`) {
-			_, err = out.Write(body)
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
 }
 
 func main() {

@@ -82,3 +82,15 @@ func TestPayments_AreBookedOnce(t *testing.T) {
 	stop()
 	require.NoError(t, <-ended)
 }
+
+// TestPayments_OneThatTakesLongIsAccepted: the request does not wait for ever.
+func TestPayments_OneThatTakesLongIsAccepted(t *testing.T) {
+	payments, err := NewPayments(sluicetest.New(t).Client(), nil)
+	require.NoError(t, err)
+	payments.Patience = 10 * time.Millisecond
+	_, err = payments.Queue.Enqueue(t.Context(), sluice.Task{ID: "e"})
+	require.NoError(t, err)
+	answer := httptest.NewRecorder()
+	payments.Routes().ServeHTTP(answer, httptest.NewRequest("GET", "/payments/e", nil))
+	require.Equal(t, http.StatusAccepted, answer.Code)
+}

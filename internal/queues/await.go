@@ -77,6 +77,7 @@ func (h *awaitedHeap) Pop() any {
 
 func newAwaiting(q *Queue) *awaiting {
 	a := &awaiting{queue: q, tasks: map[string]*awaited{}}
+	// It ends when no task is awaited; the calls that wait for one wait for it.
 	a.loop = background.NewLoop(q.Executor.StartFunc, a.look)
 	return a
 }
