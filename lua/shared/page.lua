@@ -41,6 +41,6 @@ local function fitting(id, field, score, place)
   if not task or not score or id == '' or stateOf(task, score) ~= wanted then return end
   local at = score
   task, score = resolve(task, score)
-  if wanted == 2 and score ~= at and ARGV[6] == '' then return end
+  if score ~= at and (wanted == 1 or wanted == 2 and ARGV[6] == '') then return end -- a page behind it could not go on from there
   return task, text(score)
 end

@@ -268,39 +268,42 @@ func dueBy(policy sluice.Duplicates, due, other float64) float64 {
 
 // take calls accept with due tasks, earliest first, until accept has returned true n times.
 // A waiting version whose lease has ended moves to its own due time instead, and a leased
-// task that a foreign producer has moved back to the end of its lease.
-func (q *Queue) take(now float64, n int, accept func(it *Item, task Item) bool) {
-	var moved []string // groups
-	defer func() {
-		for _, group := range moved {
-			q.fill(group) // what is due later now may stand before one that waits
+// task that a foreign producer has moved back to the end of its lease: cleanUp does that.
+func (q *Queue) take(now float64, n int, accept func(it *Item, task Item) bool) (cleanUp func()) {
+	var moved []Item
+	cleanUp = func() {
+		for _, task := range moved {
+			*q.Item(task.ID) = task
 		}
-	}()
+		for _, task := range moved {
+			if task.Group != "" {
+				q.fill(task.Group) // what is due later now may stand before one that waits
+			}
+		}
+	}
 	for _, id := range q.due(now) {
 		it := q.Item(id)
 		task := it.current(now)
 		if n == 0 {
-			return
+			return cleanUp
 		}
 		if last := it.unburied().Lease; last != 0 && last <= now {
 			q.Lost++
 		}
 		if task.Score > now {
-			*it = task
-			if task.Group != "" {
-				moved = append(moved, task.Group)
-			}
+			moved = append(moved, task)
 		} else if accept(it, task) {
 			n--
 		}
 	}
+	return cleanUp
 }
 
 // Claim claims up to n due tasks. A task that was claimed maxAttempts times (0: no limit)
 // becomes a dead letter.
 func (q *Queue) Claim(now float64, n int, lease float64, maxAttempts int) (claimed []sluice.Entry) {
 	var buried []Item
-	q.take(now, q.allowed(now, n, q.places(now)), func(it *Item, task Item) bool {
+	cleanUp := q.take(now, q.allowed(now, n, q.places(now)), func(it *Item, task Item) bool {
 		counted, unseen := task.Attempt, task.Unseen
 		if counted > 0 && unseen < 2 && task.Lease != 0 && task.Lease == task.Token {
 			counted, unseen = counted-1, unseen+1 // no handler has shown that it saw the task
@@ -318,6 +321,7 @@ func (q *Queue) Claim(now float64, n int, lease float64, maxAttempts int) (claim
 		claimed = append(claimed, e)
 		return true
 	})
+	cleanUp()
 	q.leaveGroups(false, buried...)
 	q.spend(now, len(claimed))
 	return claimed
@@ -330,7 +334,7 @@ func (q *Queue) Pop(now float64, n int) (popped []sluice.Entry) {
 		places = n
 	}
 	var left []Item
-	q.take(now, q.allowed(now, n, places), func(it *Item, task Item) bool {
+	cleanUp := q.take(now, q.allowed(now, n, places), func(it *Item, task Item) bool {
 		popped, left = append(popped, task.waiting()), append(left, task)
 		q.settle(task.Take, true)
 		q.Finished++
@@ -338,6 +342,7 @@ func (q *Queue) Pop(now float64, n int) (popped []sluice.Entry) {
 		return true
 	})
 	q.leaveGroups(false, left...)
+	cleanUp()
 	q.spend(now, len(popped))
 	return popped
 }

@@ -27,8 +27,8 @@ func (q *Queue) List(now float64, s sluice.State, after sluice.TaskInfo, n int) 
 	}
 	return q.list(now, s, after, n, func(it, task Item) bool {
 		// A version that waits behind a lease that has run out has no place of its own to go on
-		// from.
-		return it.state(now) == s && (s != sluice.StateDue || it.Score == task.Score)
+		// from, nor has a task that waits in its group and got a score from a foreign producer.
+		return it.state(now) == s && (s == sluice.StateLeased || it.Score == task.Score)
 	})
 }
 

@@ -153,7 +153,7 @@ func (m *queueMachine) list(t *rapid.T) {
 		page, err := m.queues[0].List(context.Background(), s, after, n, options...)
 		require.NoError(t, err)
 		all, left = append(all, page...), len(page) == n
-		require.LessOrEqual(t, len(all), len(want))
+		require.LessOrEqual(t, len(all), len(want), "%+v\nmodel: %+v", all, want)
 	}
 	require.Equal(t, want, all)
 	all = nil

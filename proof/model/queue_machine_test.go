@@ -196,13 +196,17 @@ func (m *queueMachine) delay(t *rapid.T) time.Duration {
 	return m.clear(rapid.SampledFrom(append(m.clock.spans(), -time.Hour)).Draw(t, "delay"))
 }
 
-// clear returns a time from now, or one that is surely behind what is due now if groups depend on
-// that: on a real server a later script may run a second after the model has begun.
+// clear returns a time from now, or one that is far from all others that are drawn, if groups depend
+// on that: on a real server a later script may run a second after the model has begun.
 func (m *queueMachine) clear(d time.Duration) time.Duration {
-	if _, isReal := m.clock.(*realClock); isReal && m.grouped && d > 0 && d < time.Minute {
-		return d + time.Hour
+	_, isReal := m.clock.(*realClock)
+	switch {
+	case !isReal || !m.grouped || d <= 0 || d >= time.Minute:
+		return d
+	case d < time.Second:
+		return 20 * time.Hour
 	}
-	return d
+	return 30 * time.Hour
 }
 
 func (m *queueMachine) lease(t *rapid.T) time.Duration {

@@ -147,3 +147,25 @@ func TestGroup_WhatIsElsewhereSinceHasNoPlace(t *testing.T) {
 		g.requireState(sluice.StateScheduled, "1", "2")
 	})
 }
+
+// TestGroup_APageDoesNotStandStill: a foreign producer has given a task that waits a score, which is
+// later than its own due time. A page that begins behind that time must not show it again.
+func TestGroup_APageDoesNotStandStill(t *testing.T) {
+	eachGrouped(t, func(g grouped) {
+		g.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "plays", Group: "a", Delay: time.Hour})
+		g.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "waits", Group: "a", Delay: 2 * time.Hour})
+		score := float64(time.Now().Add(3 * time.Hour).Unix())
+		require.NoError(g, g.RDB.ZAdd(g.Context(), g.Key, redis.Z{Score: score, Member: "waits"}).Err())
+		var after sluice.TaskInfo
+		for range 2 {
+			page, err := g.Q.List(g.Context(), sluice.StateScheduled, after, 1)
+			require.NoError(g, err)
+			if len(page) == 0 {
+				return
+			}
+			require.Equal(g, "plays", page[0].ID)
+			after = page[0]
+		}
+		g.Fatal("there is no end")
+	})
+}
