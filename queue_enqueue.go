@@ -119,6 +119,15 @@ func isTime(at time.Time) bool {
 	return at.IsZero() || at.Unix() >= 0 && at.Unix() <= store.LastTime.Unix() && !at.After(store.LastTime)
 }
 
+// Check says what is wrong with the task, which Enqueue would refuse: ErrInvalid. It sends nothing. It
+// is for what keeps a task elsewhere for a while, such as an outbox.
+func (t Task) Check() error {
+	if err := checkTask(&t, true); err != nil {
+		return fmt.Errorf("sluice: check task: %w", err)
+	}
+	return nil
+}
+
 // checkTask says what is wrong with a task for a queue that remembers what is done, or does not.
 func checkTask(t *Task, remembers bool) error {
 	switch {

@@ -103,7 +103,7 @@ func (c *client) stranger() {
 				continue
 			}
 			rec := c.begin(record{Op: opDequeue, Name: name, ID: e.ID, Score: e.Score, Stranger: true})
-			c.end(rec, resultOf(q.Dequeue(context.Background(), e)))
+			c.end(rec, resultOf(q.Dequeue(context.Background(), sluice.Entry{ID: e.ID, Score: e.Score}))) // which says nothing of units or a group
 		}
 	}
 }

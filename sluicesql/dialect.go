@@ -1,0 +1,105 @@
+package sluicesql
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+
+	"github.com/sluice-go/sluice"
+)
+
+// Dialect is which SQL a database speaks.
+type Dialect int
+
+// The dialects. The zero value is Postgres.
+const (
+	Postgres Dialect = iota
+	MySQL            // MariaDB, too
+	SQLite
+)
+
+// Execer is a transaction: a *sql.Tx, a *sql.Conn, a *sqlx.Tx, or the ConnPool of gorm's Statement.
+type Execer interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+// The names of the tables. Those of refused tasks and effects are made from that of the outbox.
+const defaultTable = "sluice_outbox"
+
+// types are what a dialect calls things.
+var types = map[Dialect]struct{ id, text, long, micros string }{
+	Postgres: {"BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "VARCHAR(512)", "TEXT", "BIGINT"},
+	// Names and IDs are compared byte by byte.
+	MySQL:  {"BIGINT AUTO_INCREMENT PRIMARY KEY", "VARBINARY(768)", "LONGTEXT CHARACTER SET utf8mb4", "BIGINT"},
+	SQLite: {"INTEGER PRIMARY KEY AUTOINCREMENT", "TEXT", "TEXT", "INTEGER"},
+}
+
+// check says what is wrong with a dialect and the name of a table.
+func (d Dialect) check(table string) error {
+	if _, ok := types[d]; !ok {
+		return fmt.Errorf("sluicesql: %w: no Dialect has the value %d", sluice.ErrInvalid, d)
+	}
+	for _, r := range table {
+		if !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '_' || r == '.') {
+			return fmt.Errorf("sluicesql: %w: the table's name has another character than letters, digits, '_' and '.'", sluice.ErrInvalid)
+		}
+	}
+	return nil
+}
+
+// places returns n parameters of a statement, from the from-th on, with commas between.
+func (d Dialect) places(from, n int) string {
+	places := make([]string, n)
+	for i := range places {
+		places[i] = "?"
+		if d == Postgres {
+			places[i] = fmt.Sprintf("$%d", from+i)
+		}
+	}
+	return strings.Join(places, ", ")
+}
+
+// Schema returns the statements that make the tables and their indexes, unless they are there: the
+// outbox, the tasks that were refused, and the effects that Once notes. Each ends with a semicolon.
+func (o Outbox) Schema() string {
+	var text strings.Builder
+	for _, statement := range o.statements() {
+		text.WriteString(statement + ";\n")
+	}
+	return text.String()
+}
+
+func (o Outbox) statements() []string {
+	t, table := types[o.Dialect], o.table()
+	index := func(name, of, columns string) string {
+		return fmt.Sprintf("CREATE INDEX IF NOT EXISTS %s_%s ON %s (%s)", strings.ReplaceAll(of, ".", "_"), name, of, columns)
+	}
+	inline := func(name, columns string) string { return "" }
+	if o.Dialect == MySQL { // which knows no IF NOT EXISTS of an index
+		inline = func(name, columns string) string { return fmt.Sprintf(", INDEX %s (%s)", name, columns) }
+	}
+	statements := []string{
+		fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (id %s, queue %s NOT NULL, tasks %s NOT NULL%s)", table, t.id, t.text, t.long, inline("queue", "queue, id")),
+		fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s_refused (id %s, queue %s NOT NULL, task %s NOT NULL, reason %s NOT NULL, refused_at %s NOT NULL)", table, t.id, t.text, t.long, t.long, t.micros),
+		fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (queue %s NOT NULL, task %s NOT NULL, version %s NOT NULL, done_at %s NOT NULL, PRIMARY KEY (queue, task, version)%s)",
+			onceTable, t.text, t.text, t.text, t.micros, inline("done_at", "done_at")),
+	}
+	if o.Dialect != MySQL {
+		statements = append(statements, index("queue", table, "queue, id"), index("done_at", onceTable, "done_at"))
+	}
+	return statements
+}
+
+// Migrate makes the tables of Schema, unless they are there.
+func (o Outbox) Migrate(ctx context.Context, db *sql.DB) error {
+	if err := o.Dialect.check(o.Table); err != nil {
+		return err
+	}
+	for _, statement := range o.statements() {
+		if _, err := db.ExecContext(ctx, statement); err != nil {
+			return fmt.Errorf("sluicesql: migrate: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,114 @@
+package sluicesql
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sluice-go/sluice"
+)
+
+const onceTable = "sluice_done"
+
+// OnceOption says of what Once is.
+type OnceOption func(*once)
+
+type once struct {
+	dialect        Dialect
+	queue, version string
+}
+
+// InDialect says which SQL the database speaks. Defaults to Postgres, which SQLite understands.
+func InDialect(d Dialect) OnceOption { return func(o *once) { o.dialect = d } }
+
+// InQueue names the queue, where two queues may have tasks of the same ID. Defaults to "".
+func InQueue(name string) OnceOption { return func(o *once) { o.queue = name } }
+
+// OfVersion names a version of the task, where the same ID comes again, and is to have its effect
+// again: a number in its payload, or the time of an occurrence of a Periodic (Entry.Due). It has to
+// be the same each time that the version is handed out. Defaults to "".
+func OfVersion(v string) OnceOption { return func(o *once) { o.version = v } }
+
+// Once notes, by a handler's transaction, that its task has its effect. It reports whether this is
+// the first time: if it is, do the work in the same transaction and commit it; if not, the work is
+// committed already, and the handler returns nil.
+//
+//	first, err := sluicesql.Once(ctx, tx, e)
+//	if err != nil || !first {
+//		return err // the deferred Rollback ends the transaction
+//	}
+//
+// A task is known by its ID, by its queue and version if they are given, and not by its due time: that
+// changes each time that a lease runs out. A handler that runs beside it, since a lease has run out,
+// waits in Once for the end of the first one's transaction (on SQLite, at most as long as its
+// busy_timeout says). Rows stay until Forget removes them.
+func Once(ctx context.Context, tx Execer, e sluice.Entry, opts ...OnceOption) (first bool, err error) {
+	var o once
+	for _, opt := range opts {
+		opt(&o)
+	}
+	if err := o.dialect.check(""); err != nil {
+		return false, err
+	}
+	if len(o.queue) > longest || len(o.version) > longest {
+		return false, fmt.Errorf("sluicesql: once: %w: a queue or version of more than %d bytes", sluice.ErrInvalid, longest)
+	}
+	statement := "INSERT INTO " + onceTable + " (queue, task, version, done_at) VALUES (" + o.dialect.places(1, 4) + ") ON CONFLICT DO NOTHING"
+	if o.dialect == MySQL {
+		statement = "INSERT IGNORE INTO " + onceTable + " (queue, task, version, done_at) VALUES (" + o.dialect.places(1, 4) + ")"
+	}
+	result, err := tx.ExecContext(ctx, statement, keyOf(o.queue), keyOf(e.ID), keyOf(o.version), time.Now().UnixMicro())
+	if err == nil {
+		var n int64
+		n, err = result.RowsAffected()
+		first = n == 1
+	}
+	if err != nil {
+		return false, fmt.Errorf("sluicesql: once: %w", err)
+	}
+	return first, nil
+}
+
+// longest is the most bytes of a name in the table.
+const longest = 512
+
+// keyOf returns a name as it is written: one that is no UTF-8, or has a zero byte, by its hash.
+func keyOf(name string) string {
+	if utf8.ValidString(name) && !strings.ContainsRune(name, 0) {
+		return name
+	}
+	return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(name)))
+}
+
+// forgetStep is how many rows one statement of Forget removes at the most.
+const forgetStep = 1000
+
+// Forget removes what Once has noted longer than age ago, a thousand rows at a time, and returns how
+// many. A task that is handed out again after that has its effect again: take longer than any task
+// lives. Call it now and then: each hour from a Periodic, say.
+func Forget(ctx context.Context, db *sql.DB, d Dialect, age time.Duration) (removed int64, err error) {
+	if err := d.check(""); err != nil {
+		return 0, err
+	}
+	statement := fmt.Sprintf("DELETE FROM %s WHERE done_at < %s LIMIT %d", onceTable, d.places(1, 1), forgetStep)
+	if d != MySQL { // which alone has a limit for what is deleted
+		key := map[Dialect]string{Postgres: "ctid", SQLite: "rowid"}[d]
+		statement = fmt.Sprintf("DELETE FROM %s WHERE %s IN (SELECT %s FROM %s WHERE done_at < %s LIMIT %d)", onceTable, key, key, onceTable, d.places(1, 1), forgetStep)
+	}
+	before := time.Now().Add(-age).UnixMicro()
+	for {
+		result, err := db.ExecContext(ctx, statement, before)
+		if err != nil {
+			return removed, fmt.Errorf("sluicesql: forget: %w", err)
+		}
+		n, err := result.RowsAffected()
+		removed += n
+		if err != nil || n < forgetStep {
+			return removed, err
+		}
+	}
+}
