@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/sluice-go/sluice"
@@ -35,15 +36,15 @@ var types = map[Dialect]struct{ id, text, long, micros string }{
 	SQLite: {"INTEGER PRIMARY KEY AUTOINCREMENT", "TEXT", "TEXT", "INTEGER"},
 }
 
+var tableName = regexp.MustCompile(`^[A-Za-z0-9_.]*$`)
+
 // check says what is wrong with a dialect and the name of a table.
 func (d Dialect) check(table string) error {
 	if _, ok := types[d]; !ok {
 		return fmt.Errorf("sluicesql: %w: no Dialect has the value %d", sluice.ErrInvalid, d)
 	}
-	for _, r := range table {
-		if !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '_' || r == '.') {
-			return fmt.Errorf("sluicesql: %w: the table's name has another character than letters, digits, '_' and '.'", sluice.ErrInvalid)
-		}
+	if !tableName.MatchString(table) {
+		return fmt.Errorf("sluicesql: %w: the table's name has another character than letters, digits, '_' and '.'", sluice.ErrInvalid)
 	}
 	return nil
 }
@@ -75,7 +76,7 @@ func (o Outbox) statements() []string {
 	index := func(name, of, columns string) string {
 		return fmt.Sprintf("CREATE INDEX IF NOT EXISTS %s_%s ON %s (%s)", strings.ReplaceAll(of, ".", "_"), name, of, columns)
 	}
-	inline := func(name, columns string) string { return "" }
+	inline := func(_, _ string) string { return "" }
 	if o.Dialect == MySQL { // which knows no IF NOT EXISTS of an index
 		inline = func(name, columns string) string { return fmt.Sprintf(", INDEX %s (%s)", name, columns) }
 	}
