@@ -418,7 +418,7 @@ func panicOfAll(v any, n int) []error {
 	p := &panicError{value: cutReason(fmt.Sprint(v)), stack: debug.Stack()}
 	errs := make([]error, n)
 	for i := range errs {
-		errs[i] = errors.New(p.Error())
+		errs[i] = &panicError{value: p.value}
 	}
 	errs[0] = p
 	return errs

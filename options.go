@@ -382,13 +382,14 @@ func WithQueueReplicas(n int) QueueOption {
 // no worker runs.
 //
 // Scheduled, due and leased tasks count, and those that wait in their groups; dead letters and what is
-// done do not. An ID that is there already adds none: a repeat works on a full queue. Periodic tasks
-// are enqueued anyway. EnqueueBatch goes in steps of 250 tasks at most: one that does not fit is not
+// done do not. An ID that is there already adds none, nor does one that DuplicatesOnce keeps out: a
+// repeat works on a full queue. A Take is ErrFull there, also where it is sold out. Periodic tasks are
+// enqueued anyway. EnqueueBatch goes in steps of 250 tasks at most: one that does not fit is not
 // enqueued as a whole, nor are those behind it, and their outcomes are 0.
 //
 // The bound is that of the Queue that enqueues, and is not kept on the server: give it to all
-// producers alike. A Queue without it enqueues any number, and pays nothing for it; with it, an
-// enqueue costs the server some microseconds more. Negative is no limit. Defaults to none.
+// producers alike. A Queue without it enqueues any number, and pays nothing for it; with it, a single
+// enqueue costs the server about twice as much. Negative is no limit. Defaults to none.
 func WithMaxTasks(n int) QueueOption {
 	return func(o *queueOptions) { o.MaxTasks = limitOr(n, o.MaxTasks) }
 }

@@ -1,9 +1,11 @@
 package sluice
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"iter"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -183,7 +185,8 @@ func infoOf(i store.Info) TaskInfo {
 //
 // ErrNotFound: there is no such task, or no longer: it was discarded, cancelled or taken by Pop, has
 // expired, or was done for longer than WithRetention. A task that is enqueued again, or revived,
-// before Await has seen the end is awaited on.
+// before Await has seen the end is awaited on. One that was done before in the retention, and is
+// enqueued again, discarded and gone before Await has looked once, is shown as it was done before.
 //
 // It polls. All calls on a Queue do so together, with one script for 250 tasks: at first each 20
 // milliseconds, then after a twentieth of the time that a call has waited, up to half a second, and
@@ -205,6 +208,7 @@ func (q *Queue) Await(ctx context.Context, id string) (TaskInfo, error) {
 	if err != nil {
 		return TaskInfo{}, wrap(op, q.name, err)
 	}
+	i.Payload, i.Header, i.Result = bytes.Clone(i.Payload), maps.Clone(i.Header), bytes.Clone(i.Result) // it is also another caller's
 	return infoOf(i), nil
 }
 

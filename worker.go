@@ -404,7 +404,7 @@ func (h *workerHandler) Decide(ctx context.Context, t store.Task, err error) (d 
 	reason := cutReason(fmt.Sprint(err))
 	about := []any{slog.String("task", t.ID), slog.Int("attempt", t.Attempt), slog.String("error", reason)}
 	panicked, isPanic := err.(*panicError) //nolint:errorlint // ours is never wrapped
-	if isPanic {
+	if isPanic && panicked.stack != nil {  // of a batch, once
 		h.log.Error("sluice: handler panicked", append(about, slog.String("stack", string(panicked.stack)))...)
 	}
 	ended := context.Cause(ctx)

@@ -9,19 +9,20 @@ local id = ARGV[1]
 local score, dead = redis.call('ZSCORE', KEYS[1], id), redis.call('ZSCORE', KEYS[3], id)
 local done = redis.pcall('ZSCORE', KEYS[10], id)
 local field = redis.call('HGET', KEYS[4], id)
+local holds = holdsOf(field)
 local state = score and stateOf(live(field), score) or dead and 4 or waitsUntil(field) and 6 or type(done) == 'string' and 5 or 0
 redis.call('HLEN', KEYS[2]) -- check the types before the first write
 redis.call('HLEN', KEYS[4])
 redis.call('ZCARD', KEYS[5])
 need('HDEL', KEYS[2])
-if groupOf(holdsOf(field)) then needGroups() end
+if holds and groupOf(holds) then needGroups() end
 redis.call('ZREM', KEYS[1], id)
 redis.call('ZREM', KEYS[3], id)
 redis.call('ZREM', KEYS[5], id)
 redis.call('HDEL', KEYS[2], id)
 redis.call('HDEL', KEYS[4], id)
 settle(id, field, false)
-if KEYS[14] then leaveGroups({ { id, field } }) end
+if holds and KEYS[14] then leaveGroups({ { id, field } }) end
 wake(earliestPromoted)
 forgetErrors({ id })
 redis.pcall('ZREM', KEYS[10], id)

@@ -3,13 +3,13 @@
 -- ARGV[1] policy: replace, keep, earliest, latest, keepdue, or 'once:' and for how many seconds what is done keeps its ID
 -- ARGV[2] when delays begin at the earliest, in Unix seconds
 -- ARGV[3] and what follows: the tasks, see tasks.lua
--- RETURNS { ARGV[2] for the next script of the batch, one number per task: 1 added   2 updated   3 kept
---           4 deferred   5 done   9 the queue is full: nothing changed, and all have that. No numbers if all are added }
+-- RETURNS { ARGV[2] for the next script of the batch, one number per task: 1 added   2 updated   3 kept   4 deferred   5 done   9 and 10 the
+--           queue is full: nothing changed, and all have one of these; 10 there would be room for that one alone. No numbers if all are added }
 -- USES bound, batch, unpack, rights, wake, tasks, read, fields, once, put
 -- RETRY never: a worker may finish the task between two runs, and the second would add it again.
 redis.call('HLEN', KEYS[2]) -- check the types before the first write
 redis.call('ZCARD', KEYS[3])
-if isFull() then return refuse() end
+if isFull and isFull() then return refuse() end
 local outcomes, known = { nextBase }, {}
 local scores, field = redis.call('ZMSCORE', KEYS[1], unpack(ids)), reader(fieldsOf, ids, 16)
 local done = within and redis.call('ZMSCORE', KEYS[10], unpack(ids)) or {}

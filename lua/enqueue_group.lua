@@ -7,7 +7,7 @@
 -- RETRY never: as of enqueue.lua.
 redis.call('ZCARD', KEYS[3]) -- check the types before the first write
 redis.call('ZCARD', KEYS[14])
-if isFull() then return refuse() end
+if isFull and isFull() then return refuse() end
 local scores, fields = redis.call('ZMSCORE', KEYS[1], unpack(ids)), redis.call('HMGET', KEYS[4], unpack(ids))
 local done = within and redis.call('ZMSCORE', KEYS[10], unpack(ids)) or {}
 needAll()

@@ -6,7 +6,7 @@
 --           that holds nothing, or units of another item; of these two, and of 3 and 5, nothing changed. No numbers if all are added }
 -- USES bound, unpack, rights, prelude, new, wake, tasks, once, sale, state
 -- RETRY never: as of enqueue.lua.
-if isFull() then return refuse() end
+if isFull and isFull() then return refuse() end
 local scores, fields = redis.call('ZMSCORE', KEYS[1], unpack(ids)), redis.call('HMGET', KEYS[4], unpack(ids))
 local done = within and redis.call('ZMSCORE', KEYS[10], unpack(ids)) or {}
 local left = redis.call('HLEN', KEYS[2]) > 0 -- perhaps payloads of these IDs

@@ -4,6 +4,7 @@ package batch
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -95,6 +96,10 @@ func (j *Joiner[T]) beginLate(b *batch[T]) {
 func (j *Joiner[T]) begin(b *batch[T]) {
 	b.begun, j.open = true, nil
 	b.timer.Stop()
+	b.members = slices.DeleteFunc(b.members, func(m *member[T]) bool { return m.ctx.Err() != nil }) // they leave
+	if len(b.members) == 0 {
+		return
+	}
 	go j.run(b) // it ends when call returns, for which the members wait
 }
 
@@ -103,7 +108,7 @@ func (j *Joiner[T]) leave(b *batch[T], m *member[T]) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if b.begun {
-		return false
+		return !slices.Contains(b.members, m)
 	}
 	for i := range b.members {
 		if b.members[i] == m {
@@ -161,21 +166,23 @@ func together[T any](members []*member[T]) (ctx context.Context, stop func()) {
 	}
 	ctx = context.WithValue(lease.WithHolding(context.WithoutCancel(all[0]), all), contextsKey{}, all)
 	ctx, cancel := context.WithCancelCause(ctx)
-	ends := []func(){func() { cancel(nil) }}
-	for _, one := range all {
-		forget := context.AfterFunc(one, func() { cancel(context.Cause(one)) })
-		ends = append(ends, func() { forget() })
-		if at, ok := one.Deadline(); ok {
-			if before, ok := ctx.Deadline(); !ok || at.Before(before) {
-				var end context.CancelFunc
-				ctx, end = context.WithDeadline(ctx, at)
-				ends = append(ends, end)
-			}
+	forget := make([]func() bool, len(all))
+	var first time.Time // of the deadlines
+	for i, one := range all {
+		forget[i] = context.AfterFunc(one, func() { cancel(context.Cause(one)) })
+		if at, ok := one.Deadline(); ok && (first.IsZero() || at.Before(first)) {
+			first = at
 		}
 	}
+	end := func() {}
+	if !first.IsZero() {
+		ctx, end = context.WithDeadline(ctx, first)
+	}
 	return ctx, func() {
-		for _, end := range ends {
-			end()
+		end()
+		cancel(nil)
+		for _, forget := range forget {
+			forget()
 		}
 	}
 }

@@ -157,6 +157,25 @@ func TestJoiner_WhatEndsBeforeIsNotHandled(t *testing.T) {
 	})
 }
 
+// TestJoiner_WhatHasEndedAsTheBatchBeginsIsNotInIt: else it would end the work of all others.
+func TestJoiner_WhatHasEndedAsTheBatchBeginsIsNotInIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j, cause := join(2, time.Hour, nil), errors.New("cause")
+		ended, cancel := context.WithCancelCause(t.Context())
+		cancel(cause)
+		j.do(t.Context(), 0, 0)
+		synctest.Wait()
+		j.do(ended, 2, 0) // fills the batch, or has left it before
+		synctest.Wait()
+		if len(j.batches) == 0 {
+			j.do(t.Context(), 4, 0)
+		}
+		j.all.Wait()
+		require.Equal(t, cause, j.errs[2])
+		require.NotContains(t, j.batches[0], 2)
+	})
+}
+
 // TestJoiner_TheContextEndsWithAnyOfThem, with its cause, and has the first deadline. Do waits for
 // the batch all the same.
 func TestJoiner_TheContextEndsWithAnyOfThem(t *testing.T) {

@@ -20,8 +20,8 @@ const (
 	// for, within these bounds.
 	lookShare             = 20
 	lookOften, lookSeldom = 20 * time.Millisecond, 500 * time.Millisecond
-	// lookEach is what the pause is at least for each task that is waited for: some six times what
-	// a look at it takes the server.
+	// lookEach is what the pause is at least for each task that is waited for: once or twice what a
+	// look at it takes the server.
 	lookEach = 5 * time.Microsecond
 	// lookFor bounds a look.
 	lookFor = 5 * time.Second
@@ -46,6 +46,8 @@ type awaited struct {
 	at    time.Time // when it is to be looked at
 	place int       // in the heap
 	score string    // of the last look: while it has that, it has not ended
+	alive time.Time // when a look found it not ended, by the server's clock
+	looks int       // that have begun
 	err   error     // of the last look
 
 	ended chan struct{} // closed when the result is there
@@ -84,26 +86,27 @@ func newAwaiting(q *Queue) *awaiting {
 
 // Await waits until a task is done or dead, and returns it; ErrNotFound if it is gone.
 func (q *Queue) Await(ctx context.Context, id string) (store.Info, error) {
-	a := q.awaiting
-	t := a.enter(id)
-	defer a.leave(t)
-	select {
-	case <-t.ended:
-		return t.info, t.found
-	case <-ctx.Done():
-		if err := a.errorOf(t); err != nil {
-			return store.Info{}, errors.Join(ctx.Err(), err)
+	for {
+		t, looks := q.awaiting.enter(id)
+		select {
+		case <-t.ended:
+			if t.looks > looks {
+				return t.info, t.found
+			} // else that look had begun before this call: it may know less than the caller does
+		case <-ctx.Done():
+			if err := q.awaiting.leave(t); err != nil {
+				return store.Info{}, errors.Join(ctx.Err(), err)
+			}
+			return store.Info{}, ctx.Err()
 		}
-		return store.Info{}, ctx.Err()
 	}
 }
 
-// enter adds a call. The task is looked at now.
-func (a *awaiting) enter(id string) *awaited {
+// enter adds a call, and returns how many looks at the task have begun. It is looked at now.
+func (a *awaiting) enter(id string) (t *awaited, looks int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	t := a.tasks[id]
-	if t == nil {
+	if t = a.tasks[id]; t == nil {
 		t = &awaited{id: id, ended: make(chan struct{})}
 		a.tasks[id] = t
 		heap.Push(&a.next, t)
@@ -112,16 +115,17 @@ func (a *awaiting) enter(id string) *awaited {
 	t.calls++
 	t.since = time.Now()
 	a.lookNow(t)
-	return t
+	return t, t.looks
 }
 
-// leave takes a call away.
-func (a *awaiting) leave(t *awaited) {
+// leave takes away a call for a task that has not ended, and returns the error of the last look.
+func (a *awaiting) leave(t *awaited) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if t.calls--; t.calls == 0 {
 		a.remove(t)
 	}
+	return t.err
 }
 
 // remove takes a task off, if it is there. The caller holds the mutex.
@@ -131,12 +135,6 @@ func (a *awaiting) remove(t *awaited) {
 		heap.Remove(&a.next, t.place)
 		a.count.Add(-1)
 	}
-}
-
-func (a *awaiting) errorOf(t *awaited) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return t.err
 }
 
 // hint says that a task has ended, perhaps.
@@ -183,7 +181,8 @@ func (a *awaiting) take(now time.Time) (due []*awaited) {
 	least := max(lookOften, time.Duration(len(a.next))*lookEach)
 	for len(a.next) > 0 && a.next[0].at.Before(now.Add(least/4)) { // those of about one time go together
 		t := a.next[0]
-		t.at = now.Add(min(max(least, now.Sub(t.since)/lookShare), lookSeldom))
+		t.at = now.Add(max(least, min(now.Sub(t.since)/lookShare, lookSeldom)))
+		t.looks++
 		heap.Fix(&a.next, 0)
 		due = append(due, t)
 	}
@@ -204,10 +203,17 @@ func (a *awaiting) ask(ctx context.Context, tasks []*awaited, p store.Payloads) 
 			err = fmt.Errorf("%w: %v", redisexec.ErrUnavailable, result.Err) //nolint:errorlint // no other's context
 		}
 		var found []store.Info
+		var now time.Time
 		if err == nil {
-			_, found, err = store.DecodeGot(result.Value, idsOf(parts[i])...)
+			now, found, err = store.DecodeGot(result.Value, idsOf(parts[i])...)
 		}
-		ended = append(ended, a.note(parts[i], found, err, p == 0)...)
+		if errors.Is(err, redisexec.ErrCorrupt) && len(parts[i]) > 1 { // one of them is no task of the library's
+			for _, t := range parts[i] {
+				ended = append(ended, a.ask(ctx, []*awaited{t}, p)...)
+			}
+			continue
+		}
+		ended = append(ended, a.note(parts[i], now, found, err, p == 0)...)
 	}
 	return ended
 }
@@ -233,7 +239,7 @@ func idsOf(tasks []*awaited) []string {
 
 // note notes what was found of tasks, or the error of the look. It returns those that have ended,
 // and are to be asked for again.
-func (a *awaiting) note(tasks []*awaited, found []store.Info, err error, again bool) (ended []*awaited) {
+func (a *awaiting) note(tasks []*awaited, now time.Time, found []store.Info, err error, again bool) (ended []*awaited) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, t := range tasks {
@@ -248,7 +254,9 @@ func (a *awaiting) note(tasks []*awaited, found []store.Info, err error, again b
 		case info.State == store.StateAbsent:
 			a.end(t, store.Info{}, ErrNotFound)
 		case info.State != store.StateDone && info.State != store.StateDead:
-			t.score = store.ScoreText(info.Score)
+			t.score, t.alive = store.ScoreText(info.Score), now
+		case info.State == store.StateDone && store.TimeOf(info.Score).Before(t.alive): // of an earlier life
+			a.end(t, store.Info{}, ErrNotFound)
 		case again:
 			ended = append(ended, t)
 		default:

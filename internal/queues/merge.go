@@ -42,7 +42,7 @@ func (q *Queue) Enqueue(ctx context.Context, d store.Draft) (outcome int, err er
 }
 
 // refusals are the errors of outcomes that are none.
-var refusals = map[int]error{store.OtherTake: ErrOtherTake, store.OtherGroup: ErrOtherGroup, store.Full: ErrFull}
+var refusals = map[int]error{store.OtherTake: ErrOtherTake, store.OtherGroup: ErrOtherGroup, store.Full: ErrFull, store.TooMany: ErrFull}
 
 func (q *Queue) enqueueRequest(t store.Enqueue) redisexec.Request {
 	args := q.newTasks(t.Rules(), 1, "0", 0)
@@ -66,10 +66,11 @@ func (q *Queue) commitEnqueue(calls []*mergedCall[store.Enqueue]) {
 		list, _ := result.Value.([]any)
 		for i, call := range calls {
 			own := result // a reply of another form is for each to reject
-			if len(calls) > 1 && len(list) > 1 && list[1] == int64(store.Full) {
-				own.Value = nil // for all of them there is no room: each asks for itself
-			} else if len(list) == len(calls)+1 {
+			if len(list) == len(calls)+1 {
 				own.Value = []any{list[0], list[i+1]}
+				if list[i+1] == int64(store.TooMany) {
+					own.Value = nil // it asks for itself
+				}
 			}
 			call.Settle(own)
 		}

@@ -88,7 +88,7 @@ func Unpack(stored string) (kind string, header map[string]string, expires time.
 		kind, header, rest = "", nil, stored
 	}
 	if end, has := header[ExpiresKey]; has { // the library's, or a header of an earlier build
-		if us, err := strconv.ParseInt(end, 10, 64); err == nil && us > 0 && strconv.FormatInt(us, 10) == end {
+		if us, err := strconv.ParseInt(end, 10, 64); err == nil && us >= 0 && strconv.FormatInt(us, 10) == end {
 			expires = time.UnixMicro(us)
 			if delete(header, ExpiresKey); len(header) == 0 {
 				header = nil

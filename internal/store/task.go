@@ -249,7 +249,7 @@ func (x *Exchanged) Cut(n int) Exchanged {
 }
 
 // The outcomes of an enqueued task, as enqueue.lua counts them.
-const firstOutcome, lastOutcome = 1, 9
+const firstOutcome, lastOutcome = 1, 10
 
 // The outcomes of tasks that take units, or are in groups. The task of an ID to which OtherTake
 // applies holds nothing, or units of another item; that of OtherGroup is in no group, or in another
@@ -258,7 +258,8 @@ const (
 	SoldOut    = 6
 	OtherTake  = 7
 	OtherGroup = 8
-	Full       = 9 // as is the queue: WithMaxTasks
+	Full       = 9  // as is the queue: WithMaxTasks
+	TooMany    = 10 // likewise, with the others of the script: alone it would fit
 )
 
 // AppendOutcomes decodes the time from which the delays of the batch's next script count at the

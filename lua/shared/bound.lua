@@ -1,23 +1,28 @@
 -- DEFINES isFull, refuse
--- USES unpack, prelude, new, tasks, groups
+-- USES unpack, prelude, new, tasks, once, groups
 -- For the scripts that enqueue: the most tasks that the producer lets the queue have, behind a '<' in ARGV[3].
 
--- Says whether the queue would have more tasks with those of this script: scheduled, due, leased and waiting ones. IDs that are there add none.
-local function isFull()
-  local most = #ARGV[3] > 2 and tonumber(string.match(ARGV[3], '<(%d+)$'))
-  if not most then return false end
-  local left = most - redis.call('ZCARD', KEYS[1]) - redis.call('ZLEXCOUNT', KEYS[14], '[~', '(\127')
-  if left >= #ids then return false end
-  local scores, fields = redis.call('ZMSCORE', KEYS[1], unpack(ids)), redis.call('HMGET', KEYS[4], unpack(ids))
-  for i = 1, #ids do
-    if not scores[i] and not waitsUntil(fields[i]) then left = left - 1 end
-  end
-  return left < 0
-end
+local isFull, refuse -- nil where there is no bound
 
--- Returns what a script answers then.
-local function refuse()
-  local outcomes = { text(base) }
-  for i = 1, #ids do outcomes[i + 1] = 9 end
-  return outcomes
+if #ARGV[3] > 2 then
+  local room, adds -- for how many tasks there is room, and which IDs would add one
+
+  -- Says whether the queue would have more tasks with those of this script: scheduled, due, leased and waiting ones.
+  function isFull()
+    room, adds = tonumber(string.match(ARGV[3], '<(%d+)$')) - redis.call('ZCARD', KEYS[1]) - redis.call('ZLEXCOUNT', KEYS[14], '[~', '(\127'), {}
+    if room >= #ids then return false end
+    local scores, fields, count = redis.call('ZMSCORE', KEYS[1], unpack(ids)), redis.call('HMGET', KEYS[4], unpack(ids)), 0
+    local done = within and redis.call('ZMSCORE', KEYS[10], unpack(ids)) or {}
+    for i, id in ipairs(ids) do
+      if not scores[i] and not waitsUntil(fields[i]) and not adds[id] and not isDone(id, scores[i], fields[i], done[i]) then adds[id], count = true, count + 1 end
+    end
+    return count > room
+  end
+
+  -- Returns what a script answers then: of each ID whether there is room for it alone, or it would add none.
+  function refuse()
+    local outcomes = { text(base) }
+    for i, id in ipairs(ids) do outcomes[i + 1] = adds[id] and room < 1 and 9 or 10 end
+    return outcomes
+  end
 end

@@ -193,3 +193,110 @@ func TestAwait_OutlivesAServerThatDoesNotAnswer(t *testing.T) {
 	}
 	<-found // done, or gone with the server's data
 }
+
+// TestAwait_ReturnsNoEarlierLife: what was done before, and is enqueued again and discarded, is gone.
+func TestAwait_ReturnsNoEarlierLife(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
+		require.NoError(b, b.Q.Dequeue(b.Context(), b.ClaimOne(time.Minute)))
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Delay: 200 * time.Millisecond})
+		stop := systest.StartWorker(b.T, &sluice.Worker{Queue: b.Q, Handler: func(context.Context, sluice.Entry) error {
+			return sluice.Discard(errors.New("not wanted"))
+		}})
+		i, err := b.Q.Await(b.Context(), "a")
+		require.NoError(b, stop())
+		require.ErrorIs(b, err, sluice.ErrNotFound, i.State.String())
+	}, remembers)
+}
+
+// heldLook holds up the answer of the next pipeline.
+type heldLook struct {
+	armed, held, release chan struct{}
+	once                 sync.Once
+}
+
+func (h *heldLook) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (h *heldLook) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (h *heldLook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		select {
+		case <-h.armed:
+			h.once.Do(func() { close(h.held); <-h.release })
+		default:
+		}
+		return err
+	}
+}
+
+// TestAwait_TakesNoAnswerFromBeforeTheCall: another caller's look is on its way, and knows nothing of
+// the task that this caller has enqueued since.
+func TestAwait_TakesNoAnswerFromBeforeTheCall(t *testing.T) {
+	redistest.NotShort(t)
+	rdb := redistest.Start(t).Client(t)
+	h := &heldLook{armed: make(chan struct{}), held: make(chan struct{}), release: make(chan struct{})}
+	rdb.AddHook(h)
+	q, err := sluice.NewQueue(rdb, "q", remembers)
+	require.NoError(t, err)
+	_, err = q.Await(t.Context(), "warm")
+	require.ErrorIs(t, err, sluice.ErrNotFound)
+	close(h.armed)
+	other := make(chan error, 1)
+	go func() {
+		_, err := q.Await(t.Context(), "a")
+		other <- err
+	}()
+	<-h.held
+	_, err = q.Enqueue(t.Context(), sluice.Task{ID: "a"})
+	require.NoError(t, err)
+	mine := make(chan error, 1)
+	go func() {
+		_, err := q.Await(t.Context(), "a")
+		mine <- err
+	}()
+	time.Sleep(50 * time.Millisecond) // it has joined the other one: were it later, this showed nothing
+	close(h.release)
+	require.ErrorIs(t, <-other, sluice.ErrNotFound)
+	es, err := q.Claim(t.Context(), 1, time.Minute)
+	require.NoError(t, err)
+	require.NoError(t, q.Dequeue(t.Context(), es...))
+	require.NoError(t, <-mine)
+}
+
+// TestAwait_SharesNoMemory with others that wait for the same task.
+func TestAwait_SharesNoMemory(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Delay: 100 * time.Millisecond})
+		var all sync.WaitGroup
+		got := make([]sluice.TaskInfo, 2)
+		for i := range got {
+			all.Go(func() { got[i], _ = b.Q.Await(b.Context(), "a") })
+		}
+		stop := systest.StartWorker(b.T, &sluice.Worker{Queue: b.Q, Handler: func(ctx context.Context, _ sluice.Entry) error {
+			return sluice.RecordResult(ctx, []byte("result"))
+		}})
+		all.Wait()
+		require.NoError(b, stop())
+		got[0].Result[0] = 'X'
+		require.Equal(b, "result", string(got[1].Result))
+	}, remembers)
+}
+
+// TestAwait_OneThatIsNotTheLibrarysEndsNoOther wait, although both are looked at by one script.
+func TestAwait_OneThatIsNotTheLibrarysEndsNoOther(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "bad"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "good"})
+		require.NoError(b, b.RDB.HSet(b.Context(), "{"+b.Key+"}:state", "bad", "*0,3:abc::").Err())
+		var all sync.WaitGroup
+		for id, want := range map[string]error{"bad": sluice.ErrCorrupt, "good": context.DeadlineExceeded} {
+			all.Go(func() {
+				ctx, cancel := context.WithTimeout(b.Context(), 300*time.Millisecond)
+				defer cancel()
+				_, err := b.Q.Await(ctx, id)
+				require.ErrorIs(b, err, want, id)
+			})
+		}
+		all.Wait()
+	}, remembers)
+}

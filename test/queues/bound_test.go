@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
@@ -97,4 +98,44 @@ func TestMaxTasks_ABatchGoesInSteps(t *testing.T) {
 		}
 		require.EqualValues(b, 500, b.Stats().Due)
 	}, sluice.WithMaxTasks(599))
+}
+
+// TestMaxTasks_RefusesOnlyWhatAddsATask: an ID that comes twice is one, and what is done is none.
+func TestMaxTasks_RefusesOnlyWhatAddsATask(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		once := sluice.Task{ID: "order", Duplicates: sluice.DuplicatesOnce}
+		b.Enqueue(sluice.OutcomeAdded, once)
+		require.NoError(b, b.Q.Dequeue(b.Context(), b.ClaimOne(time.Minute)))
+		_, err := b.Q.EnqueueBatch(b.Context(), []sluice.Task{{ID: "a"}, {ID: "a"}})
+		require.NoError(b, err)
+		b.Enqueue(sluice.OutcomeDone, once)
+		_, err = b.Q.EnqueueBatch(b.Context(), []sluice.Task{{ID: "b"}, {ID: "a"}})
+		require.ErrorIs(b, err, sluice.ErrFull)
+	}, remembers, sluice.WithMaxTasks(1))
+}
+
+// TestMaxTasks_AFullQueueCostsNoMore: calls that are sent together, and none of which would fit
+// alone, are refused together.
+func TestMaxTasks_AFullQueueCostsNoMore(t *testing.T) {
+	redistest.NotShort(t)
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	var sent atomic.Int64
+	rdb.AddHook(counting{&sent})
+	q, err := sluice.NewQueue(rdb, "q", sluice.WithMaxTasks(1))
+	require.NoError(t, err)
+	_, err = q.Enqueue(t.Context(), sluice.Task{ID: "a"})
+	require.NoError(t, err)
+	before := sent.Load()
+	var all sync.WaitGroup
+	for i := range 200 {
+		all.Go(func() {
+			for k := range 50 {
+				_, err := q.Enqueue(t.Context(), sluice.Task{ID: fmt.Sprint(i, "-", k)})
+				require.ErrorIs(t, err, sluice.ErrFull)
+			}
+		})
+	}
+	all.Wait()
+	require.Less(t, sent.Load()-before, int64(200*50/4))
 }

@@ -110,6 +110,26 @@ func TestBatch_APanicFailsAll(t *testing.T) {
 	})
 }
 
+// TestBatch_APanicWhileTheWorkerStopsFailsAll, as a handler's does: none is given back as if it had
+// not been begun.
+func TestBatch_APanicWhileTheWorkerStopsFailsAll(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		for i := range 3 {
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: fmt.Sprint(i)})
+		}
+		begun := make(chan struct{})
+		w := &sluice.Worker{Queue: b.Q, Grace: 50 * time.Millisecond, Handler: sluice.Batch(3, time.Hour, func(ctx context.Context, _ []sluice.Entry) []error {
+			close(begun)
+			<-ctx.Done()
+			panic("oh")
+		})}
+		stop := systest.StartWorker(b.T, w)
+		<-begun
+		require.NoError(b, stop())
+		require.Equal(b, sluice.WorkerStats{Retried: 3}, w.Stats())
+	})
+}
+
 // TestBatch_ATaskThatIsCancelledEndsItsContext, with that cause; before the batch begins, the task
 // is not in it.
 func TestBatch_ATaskThatIsCancelledEndsItsContext(t *testing.T) {

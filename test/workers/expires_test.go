@@ -127,4 +127,10 @@ func TestExpires_IsChecked(t *testing.T) {
 	}
 	_, err = q.Enqueue(t.Context(), sluice.Task{ID: "a", Header: header})
 	require.NoError(t, err)
+	_, err = q.Enqueue(t.Context(), sluice.Task{ID: "epoch", Expires: time.Unix(0, 0)})
+	require.NoError(t, err)
+	found, err := q.Get(t.Context(), "epoch")
+	require.NoError(t, err)
+	require.Empty(t, found.Header)
+	require.True(t, found.Expires.Equal(time.Unix(0, 0)))
 }
