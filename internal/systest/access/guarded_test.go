@@ -28,6 +28,7 @@ type guarded struct {
 	admin    redis.UniversalClient
 	user     redis.UniversalClient
 	queue    *sluice.Queue
+	recalls  *sluice.Queue // the same queue, with a retention
 	paused   *sluice.Queue
 	limited  *sluice.Queue             // it is at its limit by one task less
 	now      float64                   // Unix seconds, when the tasks were put in
@@ -82,6 +83,8 @@ func (g *guarded) prepare(locks bool) {
 		return
 	}
 	var err error
+	g.recalls, err = sluice.NewQueue(g.user, "q", sluice.WithRetention(time.Hour))
+	require.NoError(g, err)
 	g.queue, err = sluice.NewQueue(g.user, "q")
 	require.NoError(g, err)
 	g.paused, err = sluice.NewQueue(g.user, "paused")
@@ -166,7 +169,7 @@ func (g *guarded) prepareLocks() {
 
 // fixture is what an operation of the table works on, with locks of a kind.
 func (g *guarded) fixture(needs operations.Needs, kind string) *operations.Fixture {
-	f := &operations.Fixture{Name: "free", Locker: g.lockers[kind], Lock: g.locks[kind], Set: g.set, Queue: g.queue,
+	f := &operations.Fixture{Name: "free", Locker: g.lockers[kind], Lock: g.locks[kind], Set: g.set, Queue: g.queue, Remembering: g.recalls,
 		Entry: sluice.Entry{ID: "a", Payload: []byte("p")}}
 	switch needs {
 	case operations.Held:

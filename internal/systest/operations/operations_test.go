@@ -62,9 +62,12 @@ func TestOperations_CallTheirHooks(t *testing.T) {
 		operations.EachKind(func(kind string, op operations.Operation, options ...sluice.LockOption) {
 			f := operations.New(t, rdb, append(options, sluice.WithLockHooks(ofLocks), sluice.WithTTL(time.Hour))...) // no lock of an earlier operation is lost meanwhile
 			f.Queue = systest.NewQueue(t, rdb, sluice.WithQueueHooks(ofTasks))
+			var err error
+			f.Remembering, err = sluice.NewQueue(rdb, f.Queue.Name(), sluice.WithRetention(time.Hour), sluice.WithQueueHooks(ofTasks))
+			require.NoError(t, err)
 			op.Prepare(t, f)
 			calls.take()
-			_, err := op.Call(t.Context(), f)
+			_, err = op.Call(t.Context(), f)
 			require.NoError(t, err, kind)
 			require.Equal(t, op.Hooks, calls.take(), kind)
 			all += op.Hooks

@@ -12,8 +12,8 @@ import (
 // sendNothing are the exported methods and functions that are no operations: they ask no server.
 var sendNothing = []string{
 	"Lock.Context", "Lock.Deadline", "Lock.Fence", "Lock.Format", "Lock.Name", "Lock.Token", "Lock.Valid",
-	"LockSet.Context", "LockSet.Format", "LockSet.Get", "LockSet.Valid", "Locker.Format", "Mux.Serve", "Typed.Handle", "Typed.Handler", "Typed.Task",
-	"Queues.Of", "Queues.Workers", "Queue.Format", "Queue.MaxAttempts", "Queue.Name", "Worker.SetConcurrency", "Worker.Stats", "Pool.SetConcurrency", "LeaseValid", "LockFromContext", "RecordResult",
+	"LockSet.Context", "LockSet.Format", "LockSet.Get", "LockSet.Valid", "Locker.Format", "Mux.Serve", "Typed.Batch", "Typed.Handle", "Typed.Handler", "Typed.Task",
+	"Queues.Of", "Queues.Workers", "Queue.Format", "Queue.MaxAttempts", "Queue.Name", "Worker.SetConcurrency", "Worker.Stats", "Pool.SetConcurrency", "BatchContext", "LeaseValid", "LockFromContext", "RecordResult",
 }
 
 // TestTable_HasEveryOperation: each exported function and method that takes a context, and each
