@@ -33,8 +33,11 @@ local function show(id, score)
   return { text(score), string.format('%.0f', task.attempt) .. (task.holds or ''), payload, state, story(id, task, state) }, read
 end
 
+local ids = {}
+for i = 3, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
+local scores = #ids > 0 and redis.call('ZMSCORE', KEYS[1], unpack(ids))
 for i = 3, #ARGV, 2 do
-  local score = redis.call('ZSCORE', KEYS[1], ARGV[i])
+  local score = scores[(i - 1) / 2]
   if size < 1048576 and (not score or tonumber(score) ~= tonumber(ARGV[i + 1])) then
     local shown, read = show(ARGV[i], score)
     if shown then append(reply, (i - 1) / 2, unpack(shown)) end

@@ -23,6 +23,9 @@ const (
 	// lookEach is what the pause is at least for each task that is waited for: once or twice what a
 	// look at it takes the server.
 	lookEach = 5 * time.Microsecond
+	// lookMost is how many tasks are looked at together: what the first of them are is told before
+	// the others are looked at.
+	lookMost = 4 * store.MaxGroup
 	// lookFor bounds a look.
 	lookFor = 5 * time.Second
 )
@@ -179,7 +182,7 @@ func (a *awaiting) take(now time.Time) (due []*awaited) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	least := max(lookOften, time.Duration(len(a.next))*lookEach)
-	for len(a.next) > 0 && a.next[0].at.Before(now.Add(least/4)) { // those of about one time go together
+	for len(due) < lookMost && len(a.next) > 0 && a.next[0].at.Before(now.Add(least/4)) { // those of about one time go together
 		t := a.next[0]
 		t.at = now.Add(max(least, min(now.Sub(t.since)/lookShare, lookSeldom)))
 		t.looks++
