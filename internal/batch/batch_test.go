@@ -181,7 +181,9 @@ func TestJoiner_WhatHasEndedAsTheBatchBeginsIsNotInIt(t *testing.T) {
 func TestJoiner_TheContextEndsWithAnyOfThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cause, ends := errors.New("cause"), make(chan error, 2)
+		var deadline time.Time
 		j := join(2, time.Hour, func(ctx context.Context, _ []int) {
+			deadline, _ = ctx.Deadline()
 			<-ctx.Done()
 			time.Sleep(time.Second)
 			ends <- context.Cause(ctx)
@@ -206,6 +208,8 @@ func TestJoiner_TheContextEndsWithAnyOfThem(t *testing.T) {
 		j.all.Wait()
 		require.Equal(t, time.Minute+2*time.Second, time.Since(start))
 		require.Equal(t, context.DeadlineExceeded, <-ends)
+		first, _ := short.Deadline()
+		require.Equal(t, first, deadline)
 	})
 }
 
