@@ -153,7 +153,7 @@ func (t *tasksCheck) checkTurnsOf(key groupKey, all []groupTenure) {
 func (t *tasksCheck) mayShare(first, second groupTenure) bool {
 	ended := func(r *record) bool {
 		return (r.Op == opCancel || r.Op == opDequeue && r.Delivery != first.of.Delivery) && r.mayHaveRun() &&
-			r.Call <= second.claim.before && (r.Return == 0 || r.Return >= first.claim.after)
+			r.Call <= second.claim.before && (r.Return == 0 || r.Result == unknown || r.Return >= first.claim.after) // what has no reply may run later
 	}
 	from := min(first.claim.after, second.claim.after)
 	if t.unreliable(from, max(first.before, second.before)) {

@@ -182,8 +182,10 @@ var groupCases = map[string]checkCase{
 	"group: handled at once":             {workers(47), "were handled at once"},
 	"group: given back without an attempt, and due later": {aThenB().logs("ZREM {Queue:loop}:leased a; ZREM Queue:loop a; ZADD Queue:loop @@40 a; HSET {Queue:loop}:state a &0::").settles(opRelease, "a", 30).
 		at(50).logs(both(of(leaving, "a", 0), of(promoting, "b", 20))).cancels("a").at(60).logs(of(leaving, "b", 0)).cancels("b"), ""},
-	"group: had one after the other":        {atOnce().at(40).settles(opDequeue, "a", 30), ""},
-	"group: had at once, and cancelled":     {atOnce().at(40).cancels("a").at(100).settles(opDequeue, "a", 30).withLast(func(r *record) { r.Result = stale }), ""},
+	"group: had one after the other":    {atOnce().at(40).settles(opDequeue, "a", 30), ""},
+	"group: had at once, and cancelled": {atOnce().at(40).cancels("a").at(100).settles(opDequeue, "a", 30).withLast(func(r *record) { r.Result = stale }), ""},
+	"group: had at once, and a cancel of before that had no reply": {atOnce().recorded(record{Op: opCancel, Name: loopQueue, ID: "a", Call: 20, Return: 25, Result: unknown}).
+		at(100).settles(opDequeue, "a", 30).withLast(func(r *record) { r.Result = stale }), ""},
 	"group: had at once":                    {atOnce().at(100).settles(opDequeue, "a", 30).withLast(func(r *record) { r.Result = stale }), "were handled at once"},
 	"group: two in play":                    {newScenario().at(10).plays("a", 10).plays("b", 20), "has 2 in play"},
 	"group: one waits in vain":              {newScenario().at(10).awaits("b", 20), "b waits in vain"},
