@@ -167,9 +167,10 @@ if KEYS[14] then
       groups[i], ids[i] = string.sub(member, 2, nul - 1), string.sub(member, nul + 1)
     end
     for from = 1, #ids, 250 do
-      local scores = redis.call('ZMSCORE', KEYS[1], unpack(ids, from, math.min(from + 249, #ids)))
-      for i = from, math.min(from + 249, #ids) do
-        local isGone = not scores[i - from + 1]
+      local to = math.min(from + 249, #ids)
+      local scores, fields = redis.call('ZMSCORE', KEYS[1], unpack(ids, from, to)), redis.call('HMGET', KEYS[4], unpack(ids, from, to))
+      for i = from, to do
+        local isGone = not scores[i - from + 1] or groupOf(holdsOf(fields[i - from + 1])) ~= groups[i] -- or is elsewhere since
         if isGone then redis.call('ZREM', KEYS[14], found[i]) end
         if isGone or perGroup() > 1 and groups[i] ~= groups[i - 1] then fillGroup(groups[i]) end
       end

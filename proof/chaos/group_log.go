@@ -276,6 +276,7 @@ func (r *replayer) judgeOrder(key groupKey, of *group, before map[taskKey]task, 
 		task := taskKey{key.queue, id}
 		is, was := r.tasks[task], before[task]
 		switch {
+		case is.group != key.name: // a stranger has finished the one of the group, and the ID is another task's
 		case is.isFresh() && is.score > due && !alike(is.score, due):
 			r.groupAmiss("%v at %v is in play in the group %q, due at %f, and %s waits, due at %f", task, at.span, key.name, is.score, first[dueDigits:], due)
 		case was.isFresh() && is.leased() && was.dueAt() > due && !alike(was.dueAt(), due):

@@ -231,15 +231,16 @@ func (q *Queue) EnqueueIn(now, within float64, policy sluice.Duplicates, group, 
 // SweepGroups fills the groups of which a foreign consumer has removed a task in play, and if more
 // than one may be in play all groups.
 func (q *Queue) SweepGroups() {
-	before, isGone := slices.Clone(q.Playing), map[string]bool{}
+	before, isGone := slices.Clone(q.Playing), map[Place]bool{}
 	for _, p := range before {
-		isGone[p.ID] = !q.Item(p.ID).Queued
+		it := q.Item(p.ID)
+		isGone[p] = !it.Queued || it.Group != p.Group // or is elsewhere since
 	}
 	for i, p := range before {
-		if isGone[p.ID] {
+		if isGone[p] {
 			q.Playing, _ = without(q.Playing, p)
 		}
-		if isGone[p.ID] || q.perGroup() > 1 && (i == 0 || before[i-1].Group != p.Group) {
+		if isGone[p] || q.perGroup() > 1 && (i == 0 || before[i-1].Group != p.Group) {
 			q.fill(p.Group)
 		}
 	}

@@ -1,12 +1,14 @@
 package queues
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/systest"
 )
 
 // TestGroup_OneThatHasOnlyPeekedLetsTheNextIn: a Queue that finishes what it has peeked at has met a
@@ -62,5 +64,29 @@ func TestGroup_AnEntryOfAnotherQueueLetsTheNextIn(t *testing.T) {
 		g.Enqueue(sluice.OutcomeAdded, of("a", "a2"))
 		require.NoError(g, g.On(g.RDB).Dequeue(g.Context(), g.ClaimOne(time.Minute)))
 		g.requireState(sluice.StateDue, "a2")
+	})
+}
+
+// TestGroup_AWorkerSeesWhatIsElsewhereSince: a Queue that does not know of groups has finished the
+// task in play, and its ID is a plain task's now. A worker lets the next in all the same.
+func TestGroup_AWorkerSeesWhatIsElsewhereSince(t *testing.T) {
+	eachGrouped(t, func(g grouped) {
+		g.Enqueue(sluice.OutcomeAdded, of("a", "a1"))
+		g.Enqueue(sluice.OutcomeAdded, of("a", "a2"))
+		e := g.ClaimOne(time.Minute)
+		require.NoError(g, g.On(g.RDB).Dequeue(g.Context(), sluice.Entry{ID: e.ID, Score: e.Score}))
+		g.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a1", Delay: time.Hour})
+		begun := make(chan string, 2)
+		stop := systest.StartWorker(g.T, &sluice.Worker{Queue: g.On(g.RDB), Handler: func(_ context.Context, e sluice.Entry) error {
+			begun <- e.ID
+			return nil
+		}})
+		select {
+		case id := <-begun:
+			require.Equal(g, "a2", id)
+		case <-time.After(30 * time.Second):
+			g.Fatal("the group is held up")
+		}
+		require.NoError(g, stop())
 	})
 }
