@@ -1,6 +1,7 @@
 package sluice
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -176,6 +177,40 @@ type retryInError struct {
 
 func (e *retryInError) Error() string { return e.err.Error() }
 func (e *retryInError) Unwrap() error { return e.err }
+
+const (
+	backoffFirst = time.Second
+	backoffLast  = time.Hour
+)
+
+// DefaultBackoff is a Worker's Backoff by default: a random time up to 1s after the first attempt,
+// 2s after the second and so on, doubling, up to 1h, whatever the error. It is random from 0 on, so
+// that tasks which failed together do not come back together.
+func DefaultBackoff(attempt int, err error) time.Duration { return BackoffUpTo(0)(attempt, err) }
+
+// BackoffUpTo returns DefaultBackoff with another bound, for Worker.Backoff and KindBackoff: it
+// doubles up to d instead of 1h. 0 is 1h; negative is no bound, but 12 days after 20 doublings.
+func BackoffUpTo(d time.Duration) func(attempt int, err error) time.Duration {
+	last := cmp.Or(limitOr(d, backoffLast), store.LongestDuration)
+	return func(attempt int, _ error) time.Duration {
+		return backoff.Full(backoff.Exponential(backoffFirst, last, max(attempt, 1)-1))
+	}
+}
+
+// delayAfter returns what RetryIn says or, if it does not, asks a backoff, and uses the default if
+// that panics.
+func delayAfter(attempt int, err error, backoff func(int, error) time.Duration) (d time.Duration) {
+	var retry *retryInError
+	if errors.As(err, &retry) {
+		return retry.delay
+	}
+	defer func() {
+		if recover() != nil {
+			d = DefaultBackoff(attempt, err)
+		}
+	}()
+	return min(max(backoff(attempt, err), 0), store.LongestDuration)
+}
 
 // Mux hands each task to the handler of its Kind. Its Serve is the Handler of a Worker, or of
 // several:

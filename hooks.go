@@ -121,8 +121,8 @@ type QueueHooks struct {
 	// TaskStarted is called when a Worker is about to call its handler, which gets the context that
 	// TaskStarted returns; with nil, that is ctx. It must be made from ctx: that is how a handler
 	// learns that its lease is lost. It is also called, and TaskFinished then, for an occurrence of
-	// a Periodic that the worker puts back, or has another one take the place of, without calling
-	// its handler.
+	// a Periodic that the worker puts back, or has another one take the place of, and for a task
+	// that has expired, without a call of the handler.
 	TaskStarted func(ctx context.Context, i TaskStarted) context.Context
 	// TaskFinished is called when a Worker's handler has returned and it is decided what becomes of
 	// the task: Redis has accepted the result, or the lease is lost. ctx is the one that

@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/queues"
 	"github.com/sluice-go/sluice/internal/store"
@@ -23,9 +22,6 @@ const (
 	defaultLease       = 30 * time.Second
 	defaultGrace       = 10 * time.Second
 	defaultTimeout     = 30 * time.Minute
-
-	backoffFirst = time.Second
-	backoffLast  = time.Hour
 )
 
 // Worker hands the tasks of a queue to a function, as they become due. It is used as an
@@ -330,20 +326,6 @@ func orDefault[T comparable](v, def T) T {
 	return v
 }
 
-// DefaultBackoff is a Worker's Backoff by default: a random time up to 1s after the first attempt,
-// 2s after the second and so on, doubling, up to 1h, whatever the error. It is random from 0 on, so
-// that tasks which failed together do not come back together.
-func DefaultBackoff(attempt int, err error) time.Duration { return BackoffUpTo(0)(attempt, err) }
-
-// BackoffUpTo returns DefaultBackoff with another bound, for Worker.Backoff and KindBackoff: it
-// doubles up to d instead of 1h. 0 is 1h; negative is no bound, but 12 days after 20 doublings.
-func BackoffUpTo(d time.Duration) func(attempt int, err error) time.Duration {
-	last := cmp.Or(limitOr(d, backoffLast), store.LongestDuration)
-	return func(attempt int, _ error) time.Duration {
-		return backoff.Full(backoff.Exponential(backoffFirst, last, max(attempt, 1)-1))
-	}
-}
-
 // workerHandler is what a Worker makes of its tasks: a taskloop.Handler.
 type workerHandler struct {
 	handler     Handler
@@ -473,21 +455,6 @@ func (h *workerHandler) isOfUnknownKind(err error) bool {
 			slog.String("kind", unknown.kind), slog.Any("known", unknown.known()), slog.String("task", unknown.id))
 	}
 	return true
-}
-
-// delayAfter returns what RetryIn says or, if it does not, asks a backoff, and uses the default if
-// that panics.
-func delayAfter(attempt int, err error, backoff func(int, error) time.Duration) (d time.Duration) {
-	var retry *retryInError
-	if errors.As(err, &retry) {
-		return retry.delay
-	}
-	defer func() {
-		if recover() != nil {
-			d = DefaultBackoff(attempt, err)
-		}
-	}()
-	return min(max(backoff(attempt, err), 0), store.LongestDuration)
 }
 
 // containedLog is a Logger's handler whose panics have no effect: in the run loop they

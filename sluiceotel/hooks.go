@@ -52,7 +52,8 @@ func (t *Telemetry) LockHooks() sluice.LockHooks {
 //	messaging.client.consumed.messages   tasks that were claimed
 //	messaging.process.duration           of handlers
 //	sluice.task.lateness                 how long after it was due a task was claimed
-//	sluice.task.dispositions             by sluice.task.disposition: done, retried, buried, canceled, released, discarded, again, lost, expired
+//	sluice.task.dispositions             by sluice.task.disposition: done, retried, buried, canceled,
+//	                                     released, discarded, again, lost, expired
 //	sluice.task.stuck                    handlers that got stuck: see sluice.Worker.Timeout
 //	sluice.worker.running                handlers that are running
 //

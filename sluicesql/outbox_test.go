@@ -277,3 +277,21 @@ func TestRelay_SeveralMoveEachRowOnce(t *testing.T) {
 		require.EqualValues(t, producers*each, added.Load())
 	})
 }
+
+// TestRelay_ARowOfAnothersHoldsUpNone: it is set aside as it is.
+func TestRelay_ARowOfAnothersHoldsUpNone(t *testing.T) {
+	each(t, func(t *testing.T, db *sql.DB, d sluicesql.Dialect) {
+		o := sluicesql.Outbox{Dialect: d}
+		q, _ := newQueue(t, "orders")
+		_, err := db.ExecContext(t.Context(), "INSERT INTO sluice_outbox (queue, tasks) VALUES ('orders', 'by hand')")
+		require.NoError(t, err)
+		require.NoError(t, o.Enqueue(t.Context(), db, "orders", sluice.Task{ID: "behind"}))
+		relay(t, &sluicesql.Relay{DB: db, Outbox: o, Queues: []*sluice.Queue{q}, Logger: slog.New(slog.DiscardHandler)})
+		waitFor(t, func() bool { return rows(t, db, "sluice_outbox") == 0 })
+		_, err = q.Get(t.Context(), "behind")
+		require.NoError(t, err)
+		var text string
+		require.NoError(t, db.QueryRowContext(t.Context(), "SELECT task FROM sluice_outbox_refused").Scan(&text))
+		require.Equal(t, "by hand", text)
+	})
+}

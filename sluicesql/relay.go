@@ -80,7 +80,8 @@ func (r *Relay) kicks() chan struct{} {
 // process, the database or Redis fails between the two, they are enqueued again.
 //
 // A task that the queue refuses for good is moved into the table <outbox>_refused, with the reason:
-// one that is ErrInvalid, or takes units of what is sold out. The others of its row go on.
+// one that is ErrInvalid, or takes units of what is sold out. The others of its row go on. So is a
+// row that Enqueue has not written.
 //
 // A field that is wrong is ErrInvalid at once.
 func (r *Relay) Run(ctx context.Context) error {
@@ -241,6 +242,7 @@ type written struct {
 	id    int64
 	tasks []sluice.Task
 	left  []sluice.Task // that were not enqueued
+	odd   string        // its text, if that is not what Enqueue writes
 }
 
 // step moves rows of a queue. What is begun is finished, also if ctx ends meanwhile.
@@ -297,8 +299,8 @@ func (w *relaying) read(ctx context.Context, from interface {
 			return nil, err
 		}
 		var of []row
-		if err := json.Unmarshal(text, &of); err != nil {
-			return nil, fmt.Errorf("row %d: %w", r.id, err)
+		if json.Unmarshal(text, &of) != nil { // it must not hold up the others for ever
+			r.odd, of = string(text), nil
 		}
 		for i := range of {
 			r.tasks = append(r.tasks, of[i].task())
@@ -384,13 +386,18 @@ func (w *relaying) write(ctx context.Context, tx *sql.Tx, queue string, rows []*
 		if err != nil {
 			return 0, err
 		}
-		statement := fmt.Sprintf("INSERT INTO %s_refused (queue, task, reason, refused_at) VALUES (%s)", table, d.places(1, 4))
-		if _, err := tx.ExecContext(ctx, statement, queue, string(text), no.reason, time.Now().UnixMicro()); err != nil {
+		if err := w.setAside(ctx, tx, queue, string(text), no.reason); err != nil {
 			return 0, err
 		}
 	}
 	var done []string
 	for _, r := range rows {
+		if r.odd != "" {
+			w.log.Warn("sluicesql: a row is not what Enqueue writes, and set aside", slog.String("queue", queue), slog.Int64("row", r.id))
+			if err := w.setAside(ctx, tx, queue, r.odd, "not what Enqueue writes"); err != nil {
+				return 0, err
+			}
+		}
 		if len(r.left) == 0 {
 			done = append(done, fmt.Sprint(r.id))
 			continue
@@ -416,6 +423,13 @@ func (w *relaying) write(ctx context.Context, tx *sql.Tx, queue string, rows []*
 	}
 	_, err = tx.ExecContext(ctx, "DELETE FROM "+table+" WHERE id IN ("+strings.Join(done, ", ")+")")
 	return len(done), err
+}
+
+// setAside keeps the text of what a queue does not take.
+func (w *relaying) setAside(ctx context.Context, tx *sql.Tx, queue, text, reason string) error {
+	statement := fmt.Sprintf("INSERT INTO %s_refused (queue, task, reason, refused_at) VALUES (%s)", w.Outbox.table(), w.Outbox.Dialect.places(1, 4))
+	_, err := tx.ExecContext(ctx, statement, queue, text, reason, time.Now().UnixMicro())
+	return err
 }
 
 // Backlog is what waits in an outbox for one queue.

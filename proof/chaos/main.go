@@ -11,8 +11,8 @@
 //	sets.go, adopt.go, pauses.go, limits.go, stocks.go, groups.go, periodic.go, replicas.go   more of that
 //	plan.go, faults.go, server.go, proxy.go, shim.go   the faults
 //	round.go, quiet.go, process.go   a round, from its start until everything is quiet
-//	log.go, replay.go, keyspace.go, lines.go, queue_lines.go, stock_log.go, group_log.go, classify.go   the server's log: which token held
-//	    each lock, which processes stood in its line, which clients in that of a queue, and how each task changed, between which
+//	log.go, replay.go, keyspace.go, lines.go, queue_lines.go, stock_log.go, group_log.go,
+//	    classify.go   the server's log: which token held each lock, which processes stood in its line, which clients in that of a queue, and how each task changed, between which
 //	    two readings of the clock
 //	check*.go, history.go   the comparison of both
 //	liveness.go, check_liveness.go   faults that never end, and how long the others then wait

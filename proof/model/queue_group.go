@@ -106,9 +106,9 @@ func (q *Queue) promote(group string) {
 	}
 }
 
-// fill gives free places to those that wait, if any do, and the place of the latest task in play that no worker
-// has had to one that is due before it. A task that a foreign consumer has removed is in play no
-// more.
+// fill gives free places to those that wait, if any do, and the place of the latest task in play
+// that no worker has had to one that is due before it. A task that a foreign consumer has removed
+// is in play no more.
 func (q *Queue) fill(group string) {
 	if q.isUnaware || len(placesOf(q.Awaiting, group)) == 0 {
 		return
