@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -29,11 +30,15 @@ const groupedLease = 2 * time.Second
 
 var _ = systest.Role("grouped", workGrouped)
 
+// openGate is the key without which the tasks of the group "gated" do not end.
+const openGate = "open"
+
 // workGrouped is the role "grouped": a worker whose handlers fail at random, one time in 20. It
 // prints when each begins and ends, and how. Its settings are "ADDR QUEUE".
 func workGrouped(settings string) {
 	addr, name, _ := strings.Cut(settings, " ")
-	q, err := sluice.NewQueue(redis.NewClient(&redis.Options{Addr: addr}), name, sluice.WithMaxAttempts(-1))
+	rdb := redis.NewClient(&redis.Options{Addr: addr})
+	q, err := sluice.NewQueue(rdb, name, sluice.WithMaxAttempts(-1))
 	if err != nil {
 		panic(err)
 	}
@@ -44,6 +49,9 @@ func workGrouped(settings string) {
 		Handler: func(ctx context.Context, e sluice.Entry) error {
 			report("begin", e.ID)
 			time.Sleep(time.Millisecond + rand.N(time.Millisecond))
+			for strings.HasPrefix(e.ID, "gated") && ctx.Err() == nil && rdb.Exists(ctx, openGate).Val() == 0 {
+				time.Sleep(10 * time.Millisecond)
+			}
 			switch {
 			case !sluice.LeaseValid(ctx):
 				report("lapsed", e.ID)
@@ -75,6 +83,7 @@ type groupTrial struct {
 	s        *redistest.Server
 	q        *sluice.Queue
 	readers  sync.WaitGroup
+	begun    atomic.Int64
 	mu       sync.Mutex // guards what follows
 	attempts []attempt
 }
@@ -93,6 +102,7 @@ func (g *groupTrial) start() *systest.Child {
 			}
 			if what == "begin" {
 				open[id] = at
+				g.begun.Add(1)
 				continue
 			}
 			g.add(attempt{id, open[id], at, what == "lapsed", what == "done"})
@@ -127,13 +137,25 @@ func (g *groupTrial) strike(workers []*systest.Child, round int) {
 // run enqueues the tasks, and has four processes work until those that count are done, which are
 // struck each half second. It returns how long that took.
 func (g *groupTrial) run(ts []sluice.Task, until func(s sluice.Stats, done int) bool) time.Duration {
-	ctx := g.t.Context()
-	_, err := g.q.EnqueueBatch(ctx, ts)
+	g.enqueue(ts)
+	return g.work(g.startFour(), until)
+}
+
+func (g *groupTrial) enqueue(ts []sluice.Task) {
+	_, err := g.q.EnqueueBatch(g.t.Context(), ts)
 	require.NoError(g.t, err)
-	workers := []*systest.Child{g.start(), g.start(), g.start(), g.start()}
+}
+
+func (g *groupTrial) startFour() []*systest.Child {
+	return []*systest.Child{g.start(), g.start(), g.start(), g.start()}
+}
+
+// work has the processes, which it strikes, work until those tasks that count are done, and ends
+// them.
+func (g *groupTrial) work(workers []*systest.Child, until func(s sluice.Stats, done int) bool) time.Duration {
 	began := time.Now()
 	for round := 0; ; {
-		s, err := g.q.Stats(ctx)
+		s, err := g.q.Stats(g.t.Context())
 		require.NoError(g.t, err)
 		if until(s, g.smallDone()) {
 			break
@@ -145,7 +167,7 @@ func (g *groupTrial) run(ts []sluice.Task, until func(s sluice.Stats, done int) 
 		}
 	}
 	took := time.Since(began)
-	require.NoError(g.t, g.q.Purge(ctx))
+	require.NoError(g.t, g.q.Purge(g.t.Context()))
 	for _, w := range workers {
 		_ = w.Stdin.Close() // it ends
 	}
@@ -238,11 +260,17 @@ func TestGroups_OverProcesses(t *testing.T) {
 	require.Equal(t, 50*20, g.smallDone())
 }
 
-// TestGroups_SomeAtOnceOverProcesses: as many as Limits.PerGroup says.
+// TestGroups_SomeAtOnceOverProcesses: as many as Limits.PerGroup says: all of these while none ends,
+// and never more under strikes.
 func TestGroups_SomeAtOnceOverProcesses(t *testing.T) {
 	for _, perGroup := range []int{3, 10} {
 		g := newGroupTrial(t, perGroup)
-		g.run(groupTasks("small", 3, 200*perGroup), allDone)
+		g.enqueue(groupTasks("gated", 1, 2*perGroup))
+		workers := g.startFour()
+		require.Eventually(t, func() bool { return g.begun.Load() == int64(perGroup) }, time.Minute, 10*time.Millisecond)
+		require.NoError(t, g.s.Client(t).Set(t.Context(), openGate, "", 0).Err())
+		g.enqueue(groupTasks("small", 3, 200*perGroup))
+		g.work(workers, allDone)
 		require.Equal(t, perGroup, g.mostAtOnce(perGroup))
 	}
 }
