@@ -3,24 +3,17 @@
 package main
 
 import (
-	"context"
 	"database/sql"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
-	"os/user"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -29,56 +22,8 @@ import (
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/sqltest"
 )
-
-// startPostgres starts a PostgreSQL server for one test, and returns its DSN. It refuses to run as
-// root; its own user takes over then.
-func startPostgres(t *testing.T) string {
-	t.Helper()
-	binaries, err := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
-	require.NoError(t, err)
-	if len(binaries) == 0 {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("no PostgreSQL")
-		}
-		t.Skip("no PostgreSQL on this machine: install it to run this test (Debian: postgresql)")
-	}
-	initdb := binaries[len(binaries)-1]
-	folder, as := t.TempDir(), &syscall.SysProcAttr{Setpgid: true}
-	if os.Geteuid() == 0 {
-		u, err := user.Lookup("postgres")
-		require.NoError(t, err)
-		uid, err := strconv.Atoi(u.Uid)
-		require.NoError(t, err)
-		gid, err := strconv.Atoi(u.Gid)
-		require.NoError(t, err)
-		as.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-		require.NoError(t, os.Chown(folder, uid, gid))
-		require.NoError(t, os.Chmod(filepath.Dir(folder), 0o755))
-	}
-	data := filepath.Join(folder, "data")
-	made := exec.CommandContext(t.Context(), initdb, "-D", data, "-U", "shop", "-A", "trust", "--no-sync", "--no-locale", "-E", "UTF8")
-	made.SysProcAttr, made.Dir = as, folder
-	out, err := made.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	port := l.Addr().(*net.TCPAddr).Port
-	require.NoError(t, l.Close())
-	server := exec.CommandContext(context.Background(), filepath.Join(filepath.Dir(initdb), "postgres"), "-D", data, "-k", "", "-h", "127.0.0.1", "-p", strconv.Itoa(port))
-	server.SysProcAttr, server.Dir, server.Stderr = as, folder, io.Discard
-	require.NoError(t, server.Start())
-	t.Cleanup(func() { _ = server.Process.Signal(os.Interrupt); _ = server.Wait() })
-	dsn := fmt.Sprintf("host=127.0.0.1 port=%d user=shop dbname=postgres sslmode=disable", port)
-	require.Eventually(t, func() bool {
-		db, err := OpenDB(t.Context(), "pgx", dsn)
-		if err == nil {
-			_ = db.Close()
-		}
-		return err == nil
-	}, time.Minute, 50*time.Millisecond)
-	return dsn
-}
 
 const (
 	phones, crowd, kills = 100, 20_000, 25
@@ -148,7 +93,7 @@ func TestSale_UnderKills(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			c := config{Redis: redistest.Start(t).Addr, SQLite: filepath.Join(t.TempDir(), "shop.db"), Addr: "127.0.0.1:0", PayIn: 300 * time.Millisecond}
 			if tc.postgres {
-				c.Postgres = startPostgres(t)
+				c.Postgres = sqltest.Start(t, sqltest.Postgres).DSN
 			}
 			underKills(t, c, tc.forget)
 		})

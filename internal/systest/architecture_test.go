@@ -65,7 +65,7 @@ func (p goPackage) ours() []string {
 }
 
 func (p goPackage) isForTests() bool {
-	return p.name() == "sluicetest" || p.name() == "redistest" || p.name() == "systest" || strings.HasPrefix(p.name(), "systest/") || strings.HasPrefix(p.name(), "test/")
+	return p.name() == "sluicetest" || p.name() == "redistest" || p.name() == "sqltest" || p.name() == "systest" || strings.HasPrefix(p.name(), "systest/") || strings.HasPrefix(p.name(), "test/")
 }
 
 // listed is what the go command says of the module's packages, which takes it half a second.
