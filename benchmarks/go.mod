@@ -69,6 +69,7 @@ require (
 	github.com/rivo/uniseg v0.4.7 // indirect
 	github.com/robfig/cron/v3 v3.0.1 // indirect
 	github.com/sluice-go/sluice/examples v0.1.0
+	github.com/sluice-go/sluice/sluicesql v0.1.0
 	github.com/spf13/cast v1.10.0 // indirect
 	github.com/yuin/gopher-lua v1.1.1 // indirect
 	go.uber.org/atomic v1.12.0 // indirect
@@ -81,3 +82,5 @@ require (
 )
 
 replace github.com/sluice-go/sluice/examples => ../examples
+
+replace github.com/sluice-go/sluice/sluicesql => ../sluicesql

@@ -38,7 +38,7 @@ func scenarios() []scenario {
 		unlockAll(50_000, false), unlockAll(50_000, true),
 		work(64, 200_000), work(1, 20_000), loop(), serverTime(),
 		enqueue("enqueue-now", 64, 50_000, "due at once", atOnce), enqueue("enqueue-later", 64, 50_000, "due in 15 minutes", in15Minutes),
-		enqueue("enqueue-one", 1, 20_000, "due at once", atOnce), enqueueBatch(), batch(), takes(), soldOut(), groups(),
+		enqueue("enqueue-one", 1, 20_000, "due at once", atOnce), enqueueBatch(), batch(), takes(), soldOut(), groups(), outbox(),
 		late("late-idle", func(entrant) int { return 1000 }, 5*time.Second,
 			sluiceName, asynqName, asynqName+" at 50ms", riverName, riverFastName, bullName),
 		late("late-busy", halfRate, 3*time.Second, sluiceName, asynqName+" at 50ms", riverFastName, bullName),

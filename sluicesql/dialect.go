@@ -29,11 +29,12 @@ type Execer interface {
 const defaultTable = "sluice_outbox"
 
 // types are what a dialect calls things.
-var types = map[Dialect]struct{ id, text, long, micros string }{
-	Postgres: {"BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "VARCHAR(512)", "TEXT", "BIGINT"},
+var types = map[Dialect]struct{ id, key, text, long, micros string }{
+	// There is no index of the outbox but this key: the planner has no worse one to choose.
+	Postgres: {"BIGINT GENERATED ALWAYS AS IDENTITY", ", PRIMARY KEY (queue, id)", "VARCHAR(512)", "TEXT", "BIGINT"},
 	// Names and IDs are compared byte by byte.
-	MySQL:  {"BIGINT AUTO_INCREMENT PRIMARY KEY", "VARBINARY(768)", "LONGTEXT CHARACTER SET utf8mb4", "BIGINT"},
-	SQLite: {"INTEGER PRIMARY KEY AUTOINCREMENT", "TEXT", "TEXT", "INTEGER"},
+	MySQL:  {"BIGINT AUTO_INCREMENT", ", PRIMARY KEY (queue, id), KEY (id)", "VARBINARY(768)", "LONGTEXT CHARACTER SET utf8mb4", "BIGINT"},
+	SQLite: {"INTEGER PRIMARY KEY AUTOINCREMENT", "", "TEXT", "TEXT", "INTEGER"},
 }
 
 var tableName = regexp.MustCompile(`^[A-Za-z0-9_.]*$`)
@@ -76,18 +77,25 @@ func (o Outbox) statements() []string {
 	index := func(name, of, columns string) string {
 		return fmt.Sprintf("CREATE INDEX IF NOT EXISTS %s_%s ON %s (%s)", strings.ReplaceAll(of, ".", "_"), name, of, columns)
 	}
-	inline := func(_, _ string) string { return "" }
+	doneAt := ""
 	if o.Dialect == MySQL { // which knows no IF NOT EXISTS of an index
-		inline = func(name, columns string) string { return fmt.Sprintf(", INDEX %s (%s)", name, columns) }
+		doneAt = ", INDEX done_at (done_at)"
+	}
+	refusedKey := t.id
+	if t.key != "" {
+		refusedKey += " PRIMARY KEY"
 	}
 	statements := []string{
-		fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (id %s, queue %s NOT NULL, tasks %s NOT NULL%s)", table, t.id, t.text, t.long, inline("queue", "queue, id")),
-		fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s_refused (id %s, queue %s NOT NULL, task %s NOT NULL, reason %s NOT NULL, refused_at %s NOT NULL)", table, t.id, t.text, t.long, t.long, t.micros),
+		fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (id %s, queue %s NOT NULL, tasks %s NOT NULL, written_at %s NOT NULL%s)", table, t.id, t.text, t.long, t.micros, t.key),
+		fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s_refused (id %s, queue %s NOT NULL, task %s NOT NULL, reason %s NOT NULL, refused_at %s NOT NULL)", table, refusedKey, t.text, t.long, t.long, t.micros),
 		fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (queue %s NOT NULL, task %s NOT NULL, version %s NOT NULL, done_at %s NOT NULL, PRIMARY KEY (queue, task, version)%s)",
-			onceTable, t.text, t.text, t.text, t.micros, inline("done_at", "done_at")),
+			onceTable, t.text, t.text, t.text, t.micros, doneAt),
+	}
+	if o.Dialect == SQLite {
+		statements = append(statements, index("queue", table, "queue, id"))
 	}
 	if o.Dialect != MySQL {
-		statements = append(statements, index("queue", table, "queue, id"), index("done_at", onceTable, "done_at"))
+		statements = append(statements, index("done_at", onceTable, "done_at"))
 	}
 	return statements
 }

@@ -58,8 +58,8 @@ func (o Outbox) Enqueue(ctx context.Context, tx Execer, queue string, ts ...slui
 		if err != nil {
 			return fmt.Errorf("sluicesql: enqueue %q: %w", queue, err)
 		}
-		statement := fmt.Sprintf("INSERT INTO %s (queue, tasks) VALUES (%s)", o.table(), o.Dialect.places(1, 2))
-		if _, err := tx.ExecContext(ctx, statement, queue, string(text)); err != nil {
+		statement := fmt.Sprintf("INSERT INTO %s (queue, tasks, written_at) VALUES (%s)", o.table(), o.Dialect.places(1, 3))
+		if _, err := tx.ExecContext(ctx, statement, queue, string(text), time.Now().UnixMicro()); err != nil {
 			return fmt.Errorf("sluicesql: enqueue %q: %w", queue, err)
 		}
 		from = to

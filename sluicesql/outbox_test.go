@@ -109,6 +109,7 @@ func TestOutbox_CommittedIsEnqueued(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, backlog, 1)
 		require.EqualValues(t, 1, backlog["unserved"].Rows)
+		require.WithinDuration(t, time.Now(), backlog["unserved"].Oldest, time.Minute)
 	})
 }
 
@@ -283,7 +284,7 @@ func TestRelay_ARowOfAnothersHoldsUpNone(t *testing.T) {
 	each(t, func(t *testing.T, db *sql.DB, d sluicesql.Dialect) {
 		o := sluicesql.Outbox{Dialect: d}
 		q, _ := newQueue(t, "orders")
-		_, err := db.ExecContext(t.Context(), "INSERT INTO sluice_outbox (queue, tasks) VALUES ('orders', 'by hand')")
+		_, err := db.ExecContext(t.Context(), "INSERT INTO sluice_outbox (queue, tasks, written_at) VALUES ('orders', 'by hand', 0)")
 		require.NoError(t, err)
 		require.NoError(t, o.Enqueue(t.Context(), db, "orders", sluice.Task{ID: "behind"}))
 		relay(t, &sluicesql.Relay{DB: db, Outbox: o, Queues: []*sluice.Queue{q}, Logger: slog.New(slog.DiscardHandler)})

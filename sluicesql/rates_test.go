@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -111,4 +113,90 @@ func latency(t *testing.T, db *sql.DB, o sluicesql.Outbox, rdb redis.UniversalCl
 	t.Logf("a thousand commits a second: the handler is called %v after the commit (p50), p99 %v", late[n/2], late[n*99/100])
 	stop()
 	all.Wait()
+}
+
+// TestRelay_ABacklogIsMovedSteadily: however much waits, each look at it goes by the index; and where
+// -rates measures, a million rows go at one pace, by a process that needs little memory.
+func TestRelay_ABacklogIsMovedSteadily(t *testing.T) {
+	redistest.NotShort(t)
+	n := 20_000
+	if *rates {
+		n = 1_000_000
+	}
+	eachServer(t, func(t *testing.T, db *sql.DB, of *database, name string) {
+		o := sluicesql.Outbox{Dialect: of.dialect}
+		for range n / 1000 {
+			require.NoError(t, inTx(t.Context(), db, func(tx *sql.Tx) error {
+				for range 1000 {
+					if err := o.Enqueue(t.Context(), tx, "orders", sluice.Task{ID: sluice.NewID()}); err != nil {
+						return err
+					}
+				}
+				return nil
+			}))
+		}
+		requireIndex(t, db, o, n)
+		r := &trial{t: t, name: name, of: of, redis: redistest.Start(t)}
+		relay := r.start("relay", 0, 0)
+		began, left := time.Now(), n
+		for left > 0 {
+			time.Sleep(time.Duration(n) * 5 * time.Microsecond) // between two figures
+			now := rows(t, db, "sluice_outbox")
+			t.Logf("%7d rows left, %.0f/s, %s", now, float64(left-now)/time.Since(began).Seconds(), memoryOf(relay.Process.Pid))
+			began, left = time.Now(), now
+		}
+		relay.Kill()
+	})
+}
+
+// requireIndex requires that what a relay asks for reads no whole table, and logs how it is read.
+func requireIndex(t *testing.T, db *sql.DB, o sluicesql.Outbox, rows int) {
+	t.Helper()
+	explain, whole := "EXPLAIN ", "Seq Scan"
+	switch o.Dialect {
+	case sluicesql.MySQL:
+		explain, whole = "EXPLAIN FORMAT=JSON ", `"access_type": "ALL"`
+	case sluicesql.SQLite:
+		explain, whole = "EXPLAIN QUERY PLAN ", "SCAN sluice_outbox"
+	case sluicesql.Postgres:
+		_, err := db.ExecContext(t.Context(), "ANALYZE")
+		require.NoError(t, err)
+	}
+	for query, args := range map[string][]any{o.HaveRows(2): {"orders", "mails"}, o.FirstRows(o.Dialect != sluicesql.SQLite): {"orders"}} {
+		plan := planOf(t, db, explain+query, args...)
+		t.Logf("of %d rows, %s\n%s", rows, query, plan)
+		require.NotContains(t, plan, whole)
+	}
+}
+
+// planOf returns all that a query returns, as text.
+func planOf(t *testing.T, db *sql.DB, query string, args ...any) string {
+	t.Helper()
+	found, err := db.QueryContext(t.Context(), query, args...)
+	require.NoError(t, err)
+	defer found.Close()
+	columns, err := found.Columns()
+	require.NoError(t, err)
+	var plan strings.Builder
+	for found.Next() {
+		values, places := make([]sql.NullString, len(columns)), make([]any, len(columns))
+		for i := range values {
+			places[i] = &values[i]
+		}
+		require.NoError(t, found.Scan(places...))
+		for _, v := range values {
+			fmt.Fprint(&plan, v.String, " ")
+		}
+		fmt.Fprintln(&plan)
+	}
+	require.NoError(t, found.Err())
+	return plan.String()
+}
+
+// memoryOf returns the most memory that a process has had.
+func memoryOf(pid int) string {
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	_, peak, _ := strings.Cut(string(status), "VmHWM:")
+	peak, _, _ = strings.Cut(peak, "\n")
+	return strings.TrimSpace(peak)
 }

@@ -55,7 +55,7 @@ const (
 	// stepFor bounds the database's part of a step, and enqueueFor Redis's.
 	stepFor, enqueueFor = 30 * time.Second, 5 * time.Second
 	// A queue that did not take tasks is left alone for so long: twice as long each time.
-	leastPause, mostPause = 100 * time.Millisecond, 15 * time.Second
+	leastPause, mostPause = 100 * time.Millisecond, 5 * time.Second
 )
 
 // Kick has the relay look for rows at once: call it after a commit. It never blocks, and does
@@ -203,25 +203,18 @@ func (w *relaying) pass(ctx context.Context) (moved int, err error) {
 	return moved, err
 }
 
-// waiting returns the queues that have rows, and take them: one look at the index for each.
+// waiting returns the queues that have rows, and take them.
 func (w *relaying) waiting(ctx context.Context) (names []string, err error) {
-	var parts []string
-	var args []any
-	dual := ""
-	if w.Outbox.Dialect == MySQL {
-		dual = " FROM DUAL"
-	}
+	var asked []any
 	for name, q := range w.queues {
-		if time.Now().Before(q.until) {
-			continue
+		if !time.Now().Before(q.until) {
+			asked = append(asked, name)
 		}
-		parts = append(parts, fmt.Sprintf("SELECT %d AS place%s WHERE EXISTS (SELECT 1 FROM %s WHERE queue = %s)", len(args), dual, w.Outbox.table(), w.Outbox.Dialect.places(len(args)+1, 1)))
-		args = append(args, name)
 	}
-	if len(parts) == 0 {
+	if len(asked) == 0 {
 		return nil, nil
 	}
-	rows, err := w.DB.QueryContext(ctx, strings.Join(parts, " UNION ALL "), args...)
+	rows, err := w.DB.QueryContext(ctx, w.Outbox.haveRows(len(asked)), asked...)
 	if err != nil {
 		return nil, err
 	}
@@ -231,10 +224,33 @@ func (w *relaying) waiting(ctx context.Context) (names []string, err error) {
 		if err := rows.Scan(&place); err != nil {
 			return nil, err
 		}
-		name, _ := args[place].(string)
+		name, _ := asked[place].(string)
 		names = append(names, name)
 	}
 	return names, rows.Err()
+}
+
+// haveRows is the query for which of n queues, by their places, have rows: one look at the index for
+// each.
+func (o Outbox) haveRows(n int) string {
+	dual := ""
+	if o.Dialect == MySQL {
+		dual = " FROM DUAL"
+	}
+	parts := make([]string, n)
+	for i := range parts {
+		parts[i] = fmt.Sprintf("SELECT %d AS place%s WHERE (SELECT id FROM %s WHERE queue = %s ORDER BY id LIMIT 1) IS NOT NULL", i, dual, o.table(), o.Dialect.places(i+1, 1))
+	}
+	return strings.Join(parts, " UNION ALL ")
+}
+
+// firstRows is the query for the first rows of a queue, which it locks where others skip those.
+func (o Outbox) firstRows(lock bool) string {
+	query := fmt.Sprintf("SELECT id, tasks FROM %s WHERE queue = %s ORDER BY id LIMIT %d", o.table(), o.Dialect.places(1, 1), stepRows)
+	if lock {
+		query += " FOR UPDATE SKIP LOCKED"
+	}
+	return query
 }
 
 // written is a row of the outbox.
@@ -283,11 +299,7 @@ func (w *relaying) step(ctx context.Context, q *target) (moved int, err error) {
 func (w *relaying) read(ctx context.Context, from interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }, name string) (all []*written, err error) {
-	query := fmt.Sprintf("SELECT id, tasks FROM %s WHERE queue = %s ORDER BY id LIMIT %d", w.Outbox.table(), w.Outbox.Dialect.places(1, 1), stepRows)
-	if w.skips {
-		query += " FOR UPDATE SKIP LOCKED"
-	}
-	rows, err := from.QueryContext(ctx, query, name)
+	rows, err := from.QueryContext(ctx, w.Outbox.firstRows(w.skips), name)
 	if err != nil {
 		return nil, err
 	}
@@ -413,15 +425,15 @@ func (w *relaying) write(ctx context.Context, tx *sql.Tx, queue string, rows []*
 		if err != nil {
 			return 0, err
 		}
-		statement := fmt.Sprintf("UPDATE %s SET tasks = %s WHERE id = %s", table, d.places(1, 1), d.places(2, 1))
-		if _, err := tx.ExecContext(ctx, statement, string(text), r.id); err != nil {
+		statement := fmt.Sprintf("UPDATE %s SET tasks = %s WHERE queue = %s AND id = %s", table, d.places(1, 1), d.places(2, 1), d.places(3, 1))
+		if _, err := tx.ExecContext(ctx, statement, string(text), queue, r.id); err != nil {
 			return 0, err
 		}
 	}
 	if len(done) == 0 {
 		return 0, nil
 	}
-	_, err = tx.ExecContext(ctx, "DELETE FROM "+table+" WHERE id IN ("+strings.Join(done, ", ")+")")
+	_, err = tx.ExecContext(ctx, "DELETE FROM "+table+" WHERE queue = "+d.places(1, 1)+" AND id IN ("+strings.Join(done, ", ")+")", queue)
 	return len(done), err
 }
 
@@ -435,15 +447,16 @@ func (w *relaying) setAside(ctx context.Context, tx *sql.Tx, queue, text, reason
 // Backlog is what waits in an outbox for one queue.
 type Backlog struct {
 	Rows   int64
-	Oldest int64 // the lowest number of a row: while it stays, the relay does not get on
+	Oldest time.Time // when the first of them was written, by the clock of its writer
 }
 
-// Backlog counts the rows that wait, by queue: for a gauge. It reads the index of the whole table.
+// Backlog counts the rows that wait, by queue: for a gauge each minute. A queue without rows is not
+// there. It reads the whole index: a quarter of a second where a million rows wait.
 func (o Outbox) Backlog(ctx context.Context, db *sql.DB) (map[string]Backlog, error) {
 	if err := o.Dialect.check(o.Table); err != nil {
 		return nil, err
 	}
-	rows, err := db.QueryContext(ctx, "SELECT queue, COUNT(*), MIN(id) FROM "+o.table()+" GROUP BY queue")
+	rows, err := db.QueryContext(ctx, fmt.Sprintf("SELECT b.queue, b.n, o.written_at FROM (SELECT queue, COUNT(*) AS n, MIN(id) AS first_id FROM %s GROUP BY queue) b JOIN %s o ON o.queue = b.queue AND o.id = b.first_id", o.table(), o.table()))
 	if err != nil {
 		return nil, fmt.Errorf("sluicesql: backlog: %w", err)
 	}
@@ -451,11 +464,11 @@ func (o Outbox) Backlog(ctx context.Context, db *sql.DB) (map[string]Backlog, er
 	backlogs := map[string]Backlog{}
 	for rows.Next() {
 		var name string
-		var b Backlog
-		if err := rows.Scan(&name, &b.Rows, &b.Oldest); err != nil {
+		var n, at int64
+		if err := rows.Scan(&name, &n, &at); err != nil {
 			return nil, fmt.Errorf("sluicesql: backlog: %w", err)
 		}
-		backlogs[name] = b
+		backlogs[name] = Backlog{Rows: n, Oldest: time.UnixMicro(at)}
 	}
 	return backlogs, rows.Err()
 }

@@ -49,12 +49,16 @@ func TestMain(m *testing.M) {
 
 // each runs a test on an empty database of each kind.
 func each(t *testing.T, test func(t *testing.T, db *sql.DB, d sluicesql.Dialect)) {
-	for name, server := range databases {
+	eachServer(t, func(t *testing.T, db *sql.DB, of *database, _ string) { test(t, db, of.dialect) })
+}
+
+func eachServer(t *testing.T, test func(t *testing.T, db *sql.DB, of *database, name string)) {
+	for name, of := range databases {
 		t.Run(name, func(t *testing.T) {
 			if testing.Short() && name != "sqlite" {
 				t.Skip("-short")
 			}
-			test(t, server.open(t), server.dialect)
+			test(t, of.open(t), of, name)
 		})
 	}
 }

@@ -271,25 +271,23 @@ func (r *trial) settle() {
 // has any. By hand: go test -run Trial -v -strikes 200 .
 func TestTrial_CommittedIsDoneOnce(t *testing.T) {
 	redistest.NotShort(t)
-	each(t, func(t *testing.T, db *sql.DB, d sluicesql.Dialect) {
+	eachServer(t, func(t *testing.T, db *sql.DB, of *database, name string) {
 		ctx := t.Context()
 		db.SetMaxIdleConns(0) // its connections end with the server
-		for name, of := range databases {
-			if of.dialect != d {
-				continue
-			}
-			kind := map[bool]string{true: "VARCHAR(40) CHARACTER SET ascii", false: "VARCHAR(40)"}[d == sluicesql.MySQL]
-			_, err := db.ExecContext(ctx, "CREATE TABLE orders (id "+kind+" PRIMARY KEY)")
-			require.NoError(t, err)
-			_, err = db.ExecContext(ctx, "CREATE TABLE effects (id "+kind+")") // which does not keep an effect from being there twice
-			require.NoError(t, err)
-			s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
-			q, err := trialQueue(s.Client(t))
-			require.NoError(t, err)
-			r := &trial{t: t, name: name, of: of, redis: s, q: q}
-			r.byStep()
-			r.byChance()
+		kind := "VARCHAR(40)"
+		if of.dialect == sluicesql.MySQL {
+			kind += " CHARACTER SET ascii"
 		}
+		_, err := db.ExecContext(ctx, "CREATE TABLE orders (id "+kind+" PRIMARY KEY)")
+		require.NoError(t, err)
+		_, err = db.ExecContext(ctx, "CREATE TABLE effects (id "+kind+")") // which does not keep an effect from being there twice
+		require.NoError(t, err)
+		s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
+		q, err := trialQueue(s.Client(t))
+		require.NoError(t, err)
+		r := &trial{t: t, name: name, of: of, redis: s, q: q}
+		r.byStep()
+		r.byChance()
 		count := func(what string) (n int) {
 			require.NoError(t, db.QueryRowContext(ctx, "SELECT COUNT(*) FROM "+what).Scan(&n))
 			return n

@@ -282,21 +282,28 @@ func TestAwait_SharesNoMemory(t *testing.T) {
 	}, remembers)
 }
 
-// TestAwait_OneThatIsNotTheLibrarysEndsNoOther wait, although both are looked at by one script.
+// TestAwait_OneThatIsNotTheLibrarysEndsNoOther wait, although all are looked at by one script.
 func TestAwait_OneThatIsNotTheLibrarysEndsNoOther(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
-		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "bad"})
-		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "good"})
-		require.NoError(b, b.RDB.HSet(b.Context(), "{"+b.Key+"}:state", "bad", "*0,3:abc::").Err())
+		want := map[string]error{"bad": sluice.ErrCorrupt}
+		for i := range 20 {
+			want[fmt.Sprint("good", i)] = context.DeadlineExceeded
+		}
+		for id := range want {
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: id})
+		}
+		ctx, cancel := context.WithTimeout(b.Context(), 500*time.Millisecond)
+		defer cancel()
 		var all sync.WaitGroup
-		for id, want := range map[string]error{"bad": sluice.ErrCorrupt, "good": context.DeadlineExceeded} {
+		for id, want := range want {
 			all.Go(func() {
-				ctx, cancel := context.WithTimeout(b.Context(), 300*time.Millisecond)
-				defer cancel()
 				_, err := b.Q.Await(ctx, id)
 				require.ErrorIs(b, err, want, id)
 			})
 		}
+		time.Sleep(50 * time.Millisecond) // looks at all have begun
+		require.NoError(b, b.RDB.HSet(b.Context(), "{"+b.Key+"}:state", "bad", "*0,3:abc::").Err())
+		require.NoError(b, b.RDB.ZAdd(b.Context(), b.Key, redis.Z{Score: 1, Member: "bad"}).Err()) // looks see it anew
 		all.Wait()
 	}, remembers)
 }
