@@ -265,7 +265,7 @@ func (w *groupWalk) check(before map[string]int) (inPlay map[string]int) {
 // each unit is left, held or sold.
 func TestGroup_Walk(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
-		for seed := range redistest.FullOrShort(uint64(20), uint64(4)) {
+		for seed := range redistest.FullOrShort(uint64(8), uint64(4)) {
 			w := &groupWalk{
 				grouped: grouped{b}, rng: rand.New(rand.NewPCG(seed, 1)), base: time.Now(), perGroup: 1, //nolint:gosec // a test
 				tasks: map[string]string{}, dead: map[string]bool{},
