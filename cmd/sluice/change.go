@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -91,7 +90,7 @@ func (a *app) change(ctx context.Context, act action, s selection, queue string,
 	if s.all {
 		return a.changeAll(ctx, act, s, queue)
 	}
-	ids, err := a.readIDs(ids)
+	ids, err := a.readIDs(ctx, ids)
 	if err != nil {
 		return err
 	}
@@ -103,30 +102,61 @@ func (a *app) change(ctx context.Context, act action, s selection, queue string,
 }
 
 // readIDs returns the IDs that are named; those of standard input for "-".
-func (a *app) readIDs(args []string) (ids []string, err error) {
+func (a *app) readIDs(ctx context.Context, args []string) (ids []string, err error) {
 	for _, arg := range args {
+		lines := []string{arg}
 		if arg == "-" {
-			lines := bufio.NewScanner(a.in)
-			lines.Buffer(nil, 1<<16)
-			for lines.Scan() {
-				if id, err := a.argument(lines.Text()); err != nil {
-					return nil, err
-				} else if id != "" {
-					ids = append(ids, id)
-				}
+			if lines, err = a.readLines(ctx, -1); err != nil {
+				return nil, err
 			}
-			if err := lines.Err(); err != nil {
-				return nil, usageError{fmt.Errorf("standard input: %w", err)}
+		}
+		for _, line := range lines {
+			id, err := a.argument(line)
+			if err != nil {
+				return nil, err
 			}
-			continue
+			if id != "" || arg != "-" {
+				ids = append(ids, id)
+			}
 		}
-		id, err := a.argument(arg)
-		if err != nil {
-			return nil, err
-		}
-		ids = append(ids, id)
 	}
 	return ids, nil
+}
+
+// readLines reads so many lines of standard input, or all for -1. It ends with ctx, too, and the error
+// is errNotConfirmed then.
+func (a *app) readLines(ctx context.Context, n int) (lines []string, err error) {
+	read, failed := make(chan []string, 1), make(chan error, 1)
+	go func() { // it ends with the input; or with the program, where ctx has ended before
+		var lines []string
+		scanner := bufio.NewScanner(a.in)
+		scanner.Buffer(nil, 1<<16)
+		for len(lines) != n && scanner.Scan() {
+			lines = append(lines, scanner.Text())
+		}
+		if err := scanner.Err(); err != nil {
+			failed <- usageError{fmt.Errorf("standard input: %w", err)}
+			return
+		}
+		read <- lines
+	}()
+	select {
+	case lines = <-read:
+		return lines, nil
+	case err = <-failed:
+		return nil, err
+	case <-ctx.Done():
+		return nil, errNotConfirmed
+	}
+}
+
+// answer reads what is typed to a question.
+func (a *app) answer(ctx context.Context) (string, error) {
+	lines, err := a.readLines(ctx, 1)
+	if err != nil || len(lines) == 0 {
+		return "", err
+	}
+	return lines[0], nil
 }
 
 // resultJSON is what a command on tasks did, in JSON.
@@ -295,7 +325,7 @@ func (a *app) changeAll(ctx context.Context, act action, s selection, queue stri
 		a.sayDry(act, what, chosen)
 		return a.finish(result, name, t, nil)
 	}
-	if err := a.ask(act.name, what, int64(len(chosen)), s); err != nil {
+	if err := a.ask(ctx, act.name, what, int64(len(chosen)), s); err != nil {
 		return err
 	}
 	failed := a.carryOut(ctx, act, q, chosen, t)
@@ -369,7 +399,7 @@ func (a *app) sayDry(act action, what string, chosen []sluice.TaskInfo) {
 }
 
 // ask has the caller confirm how many tasks are touched.
-func (a *app) ask(verb, what string, n int64, s selection) error {
+func (a *app) ask(ctx context.Context, verb, what string, n int64, s selection) error {
 	switch {
 	case s.confirm >= 0 && n > s.confirm:
 		return fmt.Errorf("%w: that would %s %s, and --confirm says %d", errNotConfirmed, verb, what, s.confirm)
@@ -379,9 +409,9 @@ func (a *app) ask(verb, what string, n int64, s selection) error {
 		return fmt.Errorf("%w: that would %s %s; add --confirm %d, or --yes", errNotConfirmed, verb, what, n)
 	}
 	_, _ = fmt.Fprintf(a.errOut, "This will %s %s. Type the number to go on: ", verb, what)
-	answer, err := bufio.NewReader(a.in).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("%w: %w", errNotConfirmed, err)
+	answer, err := a.answer(ctx)
+	if err != nil {
+		return err
 	}
 	if got, err := strconv.ParseInt(strings.ReplaceAll(strings.TrimSpace(answer), ",", ""), 10, 64); err != nil || got != n {
 		return errNotConfirmed

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -116,7 +114,7 @@ name is asked back, or is given by --confirm.`,
 		Args: usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.control(cmd.Context(), args, "purge", "purged", dryRun, func(q *sluice.Queue, name string, s sluice.Stats) error {
-				if err := a.askName(name, confirm, s); err != nil {
+				if err := a.askName(cmd.Context(), name, confirm, s); err != nil {
 					return err
 				}
 				return q.Purge(cmd.Context())
@@ -129,14 +127,16 @@ name is asked back, or is given by --confirm.`,
 }
 
 // askName has the caller type the queue's name.
-func (a *app) askName(name, confirm string, s sluice.Stats) error {
+func (a *app) askName(ctx context.Context, name, confirm string, s sluice.Stats) error {
 	if confirm == "" {
 		if !a.interactive {
 			return fmt.Errorf("%w: that would remove all of %s (%s); add --confirm with its name", errNotConfirmed, show(name), statsText(s))
 		}
 		_, _ = fmt.Fprintf(a.errOut, "This will remove all of %s (%s), for good. Type its name to go on: ", show(name), statsText(s))
-		line, _ := bufio.NewReader(a.in).ReadString('\n')
-		confirm = strings.TrimRight(line, "\r\n")
+		var err error
+		if confirm, err = a.answer(ctx); err != nil {
+			return err
+		}
 	}
 	if confirm != name && confirm != show(name) {
 		return fmt.Errorf("%w: that is not the name of %s", errNotConfirmed, show(name))

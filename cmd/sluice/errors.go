@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"slices"
 	"strings"
 
@@ -35,6 +36,11 @@ type usageError struct{ error }
 func (e usageError) Unwrap() error { return e.error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// localError is what this machine refuses, and not the server.
+type localError struct{ error }
+
+func (e localError) Unwrap() error { return e.error }
 
 // usageArgs makes what cobra says of arguments a usageError.
 func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
@@ -83,7 +89,10 @@ func (a *app) explain(ctx context.Context, err error) (code int, text string) {
 // advice returns the exit code of an error and what to do about it.
 func (a *app) advice(ctx context.Context, err error) (code int, hint string) {
 	var usage usageError
+	var local localError
 	switch {
+	case errors.As(err, &local):
+		return exitFailed, "What was done before stays done."
 	case errors.As(err, &usage):
 		return exitUsage, "sluice help, or --help behind a command, says more."
 	case errors.Is(err, errNotFound):
@@ -145,9 +154,13 @@ func (a *app) adviceOnServer(err error) (code int, hint string) {
 	return exitFailed, ""
 }
 
+// isNetwork reports whether a connection has failed. A net.Error would not do: every error of the
+// operating system is one.
 func isNetwork(err error) bool {
-	var network net.Error
-	return errors.As(err, &network) || errors.Is(err, redis.ErrPoolTimeout) || strings.Contains(err.Error(), "EOF")
+	var operation *net.OpError
+	var name *net.DNSError
+	return errors.As(err, &operation) || errors.As(err, &name) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) ||
+		errors.Is(err, redis.ErrPoolTimeout) || strings.Contains(err.Error(), "EOF")
 }
 
 // where names the server, without user or password.

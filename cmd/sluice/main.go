@@ -31,7 +31,7 @@ func main() {
 	logging.Disable() // what go-redis logs, the commands' own errors say
 	slog.SetDefault(slog.New(slog.DiscardHandler))
 	a := &app{
-		in: os.Stdin, out: os.Stdout, errOut: os.Stderr, lookupEnv: os.LookupEnv,
+		in: os.Stdin, out: &output{Writer: os.Stdout}, errOut: os.Stderr, lookupEnv: os.LookupEnv,
 		interactive: term.IsTerminal(int(os.Stdin.Fd())) && term.IsTerminal(int(os.Stderr.Fd())),
 		outIsTTY:    term.IsTerminal(int(os.Stdout.Fd())), errIsTTY: term.IsTerminal(int(os.Stderr.Fd())),
 	}
@@ -42,9 +42,10 @@ func main() {
 
 // app is one call of the program: what surrounds it, and its settings.
 type app struct {
-	in          io.Reader
-	out, errOut io.Writer
-	lookupEnv   func(name string) (string, bool)
+	in        io.Reader
+	out       *output
+	errOut    io.Writer
+	lookupEnv func(name string) (string, bool)
 	// interactive says that the caller can be asked; outIsTTY and errIsTTY where text goes to.
 	interactive, outIsTTY, errIsTTY bool
 
@@ -78,6 +79,9 @@ func (a *app) run(ctx context.Context, args []string) int {
 		_ = a.rdb.Close()
 	}
 	if err == nil {
+		err = a.out.failed
+	}
+	if err == nil {
 		return exitOK
 	}
 	code, text := a.explain(ctx, err)
@@ -94,7 +98,7 @@ stand in the environment instead: --queue-prefix is SLUICE_QUEUE_PREFIX. Passwor
 flag, since others can see those: write SLUICE_PASSWORD, SLUICE_SENTINEL_PASSWORD, or
 --password-file.
 
-Exit codes: 0 done; 1 failed; 2 wrong usage; 3 not found; 4 not confirmed, nothing done;
+Exit codes: 0 done; 1 failed, as where the output cannot be written; 2 wrong usage; 3 not found; 4 not confirmed, nothing done;
 5 the server cannot be reached, nothing done; 6 a reply was lost, so that it is not known
 what was done; 7 the server denies it.`
 

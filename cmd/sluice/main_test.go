@@ -22,6 +22,9 @@ import (
 var update = flag.Bool("update", false, "write the golden files anew")
 
 func TestMain(m *testing.M) {
+	if os.Getenv(mainChild) != "" {
+		main()
+	}
 	if url := os.Getenv(serveChild); url != "" {
 		runServe(url)
 	}
@@ -46,7 +49,7 @@ type answer struct {
 func (s shell) run(args ...string) answer {
 	s.t.Helper()
 	var out, errOut bytes.Buffer
-	a := &app{in: strings.NewReader(s.input), out: &out, errOut: &errOut, interactive: s.interactive, lookupEnv: func(name string) (string, bool) {
+	a := &app{in: strings.NewReader(s.input), out: &output{Writer: &out}, errOut: &errOut, interactive: s.interactive, lookupEnv: func(name string) (string, bool) {
 		value, ok := s.env[name]
 		return value, ok
 	}}

@@ -31,7 +31,7 @@ func runServe(url string) {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		stop()
 	}()
-	a := &app{in: strings.NewReader(""), out: io.Discard, errOut: os.Stdout, lookupEnv: func(string) (string, bool) { return "", false }}
+	a := &app{in: strings.NewReader(""), out: &output{Writer: io.Discard}, errOut: os.Stdout, lookupEnv: func(string) (string, bool) { return "", false }}
 	os.Exit(a.run(ctx, []string{"serve", "--write", "--addr", "127.0.0.1:0", "--url", url}))
 }
 

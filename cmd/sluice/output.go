@@ -17,6 +17,24 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 )
 
+// output is where a command's answer goes. It keeps its first error, which the program returns at its
+// end: what a script saves before it purges must be whole.
+type output struct {
+	io.Writer
+	failed error
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	if o.failed != nil {
+		return 0, o.failed
+	}
+	n, err := o.Writer.Write(p)
+	if err != nil {
+		o.failed = localError{fmt.Errorf("the output cannot be written: %w", err)}
+	}
+	return n, o.failed
+}
+
 // show returns text that was written by others as the operator is to see it: as it is if it is
 // plain, else in quotation marks, with Go's escapes. It never holds what moves a terminal's cursor,
 // changes its colours or reverses what follows. --quoted reads it back.

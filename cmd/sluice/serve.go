@@ -61,7 +61,7 @@ func newServer(page http.Handler) *http.Server {
 func (a *app) serve(ctx context.Context, addr string, page http.Handler) error {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
 	if err != nil {
-		return err
+		return localError{fmt.Errorf("--addr: %w", err)}
 	}
 	_, _ = fmt.Fprintf(a.errOut, "Serving http://%s/\n", listener.Addr())
 	server := newServer(page)

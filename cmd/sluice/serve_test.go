@@ -39,7 +39,7 @@ func TestServe_UntilInterrupted(t *testing.T) {
 	s.reset()
 	viewer := s.become("viewer", s.ruleOf())
 	var errOut buffer
-	a := &app{in: strings.NewReader(""), out: io.Discard, errOut: &errOut, lookupEnv: func(name string) (string, bool) {
+	a := &app{in: strings.NewReader(""), out: &output{Writer: io.Discard}, errOut: &errOut, lookupEnv: func(name string) (string, bool) {
 		value, ok := viewer.env[name]
 		return value, ok
 	}}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	tea "github.com/charmbracelet/bubbletea"
+	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
@@ -120,7 +120,7 @@ func (w *watch) print(ctx context.Context, interval time.Duration, frames int) e
 // screen shows a table on the terminal's other screen, until the caller quits.
 func (w *watch) screen(ctx context.Context, interval time.Duration) error {
 	model := &topModel{ctx: ctx, watch: w, interval: interval, where: w.a.where(), width: 120, height: 40}
-	program := tea.NewProgram(model, tea.WithAltScreen(), tea.WithContext(ctx), tea.WithInput(w.a.in), tea.WithOutput(w.a.out), tea.WithoutSignalHandler())
+	program := tea.NewProgram(model, tea.WithContext(ctx), tea.WithInput(w.a.in), tea.WithOutput(w.a.out.Writer), tea.WithoutSignalHandler())
 	_, err := program.Run()
 	if errors.Is(err, tea.ErrProgramKilled) || errors.Is(err, tea.ErrInterrupted) {
 		return nil
@@ -166,7 +166,7 @@ func (m *topModel) Init() tea.Cmd { return m.look }
 // the one before has ended, so that there is one at a time.
 func (m *topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
-	case tea.KeyMsg:
+	case tea.KeyPressMsg:
 		switch msg.String() {
 		case "q", "esc", "ctrl+c":
 			return m, tea.Quit
@@ -186,8 +186,15 @@ func (m *topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-// View draws the table, and what does not fit is left out.
-func (m *topModel) View() string {
+// View shows the table on the terminal's other screen.
+func (m *topModel) View() tea.View {
+	v := tea.NewView(m.text())
+	v.AltScreen = true
+	return v
+}
+
+// text is the table; what does not fit is left out.
+func (m *topModel) text() string {
 	rows := slices.Clone(m.now.rows)
 	slices.SortStableFunc(rows, sortings[m.sortBy].less)
 	var due, dead int64

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	tea "github.com/charmbracelet/bubbletea"
+	tea "charm.land/bubbletea/v2"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
@@ -32,18 +32,18 @@ func TestTop_Model(t *testing.T) {
 	see(frame{at: at, rows: []queueRow{row("a", 100, 5, time.Second), row("b\x1b[2J", 10, 0, time.Minute)}, complete: true})
 	next := see(frame{at: at.Add(2 * time.Second), rows: []queueRow{row("a", 300, 5, time.Second), row("b\x1b[2J", 4, 0, time.Minute)}, complete: true})
 	require.NotNil(t, next, "there is a next look")
-	lines := strings.Split(m.View(), "\n")
+	lines := strings.Split(m.text(), "\n")
 	require.Contains(t, lines[0], "03:04:07Z  2 queues, due 304, dead 5")
 	require.Contains(t, lines[4], `"b\x1b[2J"`, "the one that waits longest is first")
 	require.Contains(t, lines[4], "-3")
 	require.Contains(t, lines[5], "+100")
-	requirePlain(t, m.View(), "view")
+	requirePlain(t, m.text(), "view")
 
-	m.Update(tea.KeyMsg{Type: tea.KeyRunes, Runes: []rune("s")})
-	require.True(t, strings.HasPrefix(strings.Split(m.View(), "\n")[4], "a "), "sorted by due")
+	m.Update(tea.KeyPressMsg{Code: 's', Text: "s"})
+	require.True(t, strings.HasPrefix(strings.Split(m.text(), "\n")[4], "a "), "sorted by due")
 	m.Update(tea.WindowSizeMsg{Width: 20, Height: 5})
-	require.LessOrEqual(t, strings.Count(m.View(), "\n"), 4)
-	for line := range strings.SplitSeq(m.View(), "\n") {
+	require.LessOrEqual(t, strings.Count(m.text(), "\n"), 4)
+	for line := range strings.SplitSeq(m.text(), "\n") {
 		require.LessOrEqual(t, len([]rune(line)), 20)
 	}
 	m.Update(tea.WindowSizeMsg{Width: 100, Height: 20})
@@ -51,11 +51,11 @@ func TestTop_Model(t *testing.T) {
 	limited.stats.Leased, limited.stats.Limits = 3, sluice.Limits{Running: 3}
 	m.Update(tea.WindowSizeMsg{Width: 180, Height: 20})
 	see(frame{at: at.Add(4 * time.Second), rows: []queueRow{limited}, complete: true})
-	require.Contains(t, m.View(), "at its limit: 3 of 3 running")
+	require.Contains(t, m.text(), "at its limit: 3 of 3 running")
 	m.Update(frame{at: at, err: sluice.ErrUnavailable})
-	require.Contains(t, m.View(), "NO ANSWER")
-	require.Contains(t, m.View(), "due 300", "the last figures stay")
-	_, quit := m.Update(tea.KeyMsg{Type: tea.KeyRunes, Runes: []rune("q")})
+	require.Contains(t, m.text(), "NO ANSWER")
+	require.Contains(t, m.text(), "due 300", "the last figures stay")
+	_, quit := m.Update(tea.KeyPressMsg{Code: 'q', Text: "q"})
 	require.Equal(t, tea.QuitMsg{}, quit())
 }
 

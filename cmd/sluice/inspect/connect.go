@@ -97,8 +97,11 @@ func (s Server) options(rawURL string) (*redis.UniversalOptions, error) {
 	case o.IsClusterMode && o.DB != 0:
 		return nil, fmt.Errorf("%w: a Cluster has database 0 only", ErrURL)
 	}
-	if u.Scheme == "rediss" {
+	switch {
+	case u.Scheme == "rediss":
 		o.TLSConfig, err = s.tls(hosts)
+	case s.CAFile != "" || s.CertFile != "" || s.KeyFile != "" || s.ServerName != "":
+		return nil, fmt.Errorf("%w: there are settings for TLS, and its scheme is not rediss", ErrURL)
 	}
 	return o, err
 }
