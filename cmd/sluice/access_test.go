@@ -200,15 +200,42 @@ func TestCluster(t *testing.T) {
 	for _, line := range changing {
 		s.ok(strings.Fields(line)...)
 	}
-	delete(s.env, "SLUICE_CLUSTER")
-	failed := 0
+}
+
+// TestCluster_IsFoundOut: a node that is named alone shows the queues and locks of all, whichever it
+// is, and whoever asks.
+func TestCluster_IsFoundOut(t *testing.T) {
+	c := redistest.StartCluster(t)
+	rdb := c.Client(t)
+	locker, err := sluice.NewLocker(rdb)
+	require.NoError(t, err)
 	for i := range 20 {
-		if got := s.run("get", fmt.Sprint("q", i), "a"); got.code == exitFailed {
-			require.Contains(t, got.err, "--cluster")
-			failed++
+		q, err := sluice.NewQueue(rdb, fmt.Sprint("q", i))
+		require.NoError(t, err)
+		_, err = q.Enqueue(t.Context(), sluice.Task{ID: "a"})
+		require.NoError(t, err)
+		_, err = locker.Lock(t.Context(), fmt.Sprint("row", i))
+		require.NoError(t, err)
+	}
+	for _, node := range c.Nodes {
+		words := []any{"ACL", "SETUSER", "viewer", "reset", "on", ">pw"}
+		for _, word := range (shell{t: t}).ruleOf("--cluster") {
+			words = append(words, word)
+		}
+		require.NoError(t, node.Direct(t).Do(t.Context(), words...).Err())
+	}
+	for _, node := range c.Nodes {
+		s := shell{t: t, env: map[string]string{"SLUICE_URL": "redis://" + node.Addr}}
+		for _, s.env["SLUICE_USERNAME"] = range []string{"", "viewer"} {
+			s.env["SLUICE_PASSWORD"] = map[bool]string{true: "pw"}[s.env["SLUICE_USERNAME"] != ""]
+			var found queuesJSON
+			s.json(exitOK, &found, "queues")
+			require.Len(t, found.Queues, 20)
+			require.True(t, found.Complete)
+			require.Equal(t, 20, strings.Count(s.ok("locks"), "row"))
+			s.ok("get", "q7", "a")
 		}
 	}
-	require.NotZero(t, failed)
 }
 
 // hostile is what may be in names, IDs, reasons and payloads.

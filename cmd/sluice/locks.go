@@ -114,7 +114,7 @@ themselves (WithOwner), how many permits are held (WithPermits), and how many pr
 }
 
 func (a *app) locks(ctx context.Context, match string, limit int) error {
-	rdb, err := a.connect()
+	rdb, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -151,8 +151,8 @@ func (a *app) locks(ctx context.Context, match string, limit int) error {
 }
 
 // withLocker calls do with a Locker.
-func (a *app) withLocker(do func(l *sluice.Locker) error) error {
-	rdb, err := a.connect()
+func (a *app) withLocker(ctx context.Context, do func(l *sluice.Locker) error) error {
+	rdb, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -175,7 +175,7 @@ are held and by whom, and how many processes wait in line for it. How many permi
 			if err != nil {
 				return err
 			}
-			return a.withLocker(func(l *sluice.Locker) error {
+			return a.withLocker(cmd.Context(), func(l *sluice.Locker) error {
 				info, held, err := inspect.Lock(cmd.Context(), l, lock)
 				if err != nil {
 					return err
@@ -211,7 +211,7 @@ it, so that two may work at once: stop it first, unless a fence guards what it w
 			if !force && !dryRun {
 				return usagef("unlock frees %s without asking its holder, which may be at work: if that is meant, add --force", show(lock))
 			}
-			return a.withLocker(func(l *sluice.Locker) error { return a.unlock(cmd.Context(), l, lock, dryRun) })
+			return a.withLocker(cmd.Context(), func(l *sluice.Locker) error { return a.unlock(cmd.Context(), l, lock, dryRun) })
 		},
 	}
 	c.Flags().BoolVar(&force, "force", false, "do it")

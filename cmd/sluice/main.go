@@ -139,7 +139,7 @@ func (a *app) addSettings(f *pflag.FlagSet) {
 	f.StringVar(&a.url, "url", "redis://localhost:6379", "the server: redis://[user@]host[:port][,host...][/db], rediss:// for TLS, unix:///path")
 	f.StringVar(&a.server.Username, "username", "", "the ACL user")
 	f.StringVar(&a.passwordFile, "password-file", "", "a file that holds the user's password")
-	f.BoolVar(&a.server.Cluster, "cluster", false, "the host is a node of a Cluster (several hosts always are, without --sentinel-master)")
+	f.BoolVar(&a.server.Cluster, "cluster", false, "the host is a node of a Cluster (found out where it is not said; several hosts always are, without --sentinel-master)")
 	f.StringVar(&a.server.SentinelMaster, "sentinel-master", "", "the hosts are sentinels, and this is their name for the primary")
 	f.StringVar(&a.server.SentinelUsername, "sentinel-username", "", "the ACL user on the sentinels")
 	f.StringVar(&a.server.CAFile, "tls-ca", "", "PEM file of the authorities to trust instead of the system's")
@@ -198,12 +198,17 @@ func orNone(prefix string) string {
 	return prefix
 }
 
-// connect returns the client. It sends nothing.
-func (a *app) connect() (redis.UniversalClient, error) {
+// connect returns the client. A node of a Cluster is asked as such, although it was not said.
+func (a *app) connect(ctx context.Context) (redis.UniversalClient, error) {
 	if a.rdb != nil {
 		return a.rdb, nil
 	}
 	rdb, err := inspect.Connect(a.url, a.server)
+	if err == nil && inspect.IsClusterNode(ctx, rdb, a.options) {
+		_ = rdb.Close()
+		a.server.Cluster = true
+		rdb, err = inspect.Connect(a.url, a.server)
+	}
 	if errors.Is(err, inspect.ErrURL) {
 		return nil, usageError{fmt.Errorf("--url or SLUICE_URL (and SLUICE_USERNAME, SLUICE_PASSWORD): %w", err)}
 	}

@@ -128,7 +128,7 @@ that are remembered because of WithRetention: ls --state done lists them.
 out. These counts begin at 0 after a day without work. Rates are in sluice top.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			rdb, err := a.connect()
+			rdb, err := a.connect(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -251,7 +251,7 @@ func (a *app) open(ctx context.Context, argument string) (*sluice.Queue, string,
 	if err != nil {
 		return nil, "", err
 	}
-	rdb, err := a.connect()
+	rdb, err := a.connect(ctx)
 	if err != nil {
 		return nil, "", err
 	}

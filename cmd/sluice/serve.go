@@ -31,7 +31,7 @@ loopback, put it behind what does. Without --write it changes nothing.`,
 			if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
 				_, _ = fmt.Fprintf(a.errOut, "Note: %s can be reached from other machines, and the page asks for no password.\n", show(addr))
 			}
-			rdb, err := a.connect()
+			rdb, err := a.connect(cmd.Context())
 			if err != nil {
 				return err
 			}

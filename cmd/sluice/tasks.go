@@ -435,7 +435,7 @@ func headerText(header map[string]string) string {
 // now returns the server's time, by which tasks are due; or this machine's, where the server does
 // not say.
 func (a *app) now(ctx context.Context) time.Time {
-	rdb, err := a.connect()
+	rdb, err := a.connect(ctx)
 	if err == nil {
 		if now, err := rdb.Time(ctx).Result(); err == nil {
 			return now

@@ -43,7 +43,7 @@ Where standard output is no terminal, or with --frames or --json, it prints one 
 			if interval < 200*time.Millisecond {
 				return usagef("--interval is 200ms at the least")
 			}
-			rdb, err := a.connect()
+			rdb, err := a.connect(cmd.Context())
 			if err != nil {
 				return err
 			}

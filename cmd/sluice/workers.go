@@ -130,7 +130,7 @@ listed for each. Loops of one's own, which call Claim or Pop, and Workers of ver
 }
 
 func (a *app) workers(ctx context.Context, args []string) error {
-	rdb, err := a.connect()
+	rdb, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -57,6 +58,28 @@ func Connect(rawURL string, s Server) (redis.UniversalClient, error) {
 		return nil, err
 	}
 	return redis.NewUniversalClient(o), nil
+}
+
+// IsClusterNode reports whether a server is a node of a Cluster: it does not serve all keys, so that it
+// would show a part of the queues and locks. It asks for keys that are nobody's; who may not read
+// such, or gets no answer, learns of it by the first command.
+func IsClusterNode(ctx context.Context, rdb redis.UniversalClient, o Options) bool {
+	if _, single := rdb.(*redis.Client); !single {
+		return false
+	}
+	replies, _ := rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i := range 32 {
+			p.Exists(ctx, fmt.Sprint(o.QueueKeys(), "?", i))
+			p.Exists(ctx, fmt.Sprint(o.LockKeys(), "?", i))
+		}
+		return nil
+	})
+	for _, reply := range replies {
+		if _, moved := redis.IsMovedError(reply.Err()); moved {
+			return true
+		}
+	}
+	return false
 }
 
 // options reads the URL.
