@@ -28,7 +28,10 @@ func TestServer_TLS(t *testing.T) {
 	got = s.run("queues")
 	require.Equal(t, exitUnavailable, got.code, got.err)
 	require.Contains(t, got.err, "--tls-server-name")
-	got = s.run("queues", "--url", "redis://"+server.Addr)
+	got = s.run("queues", "--url", "redis://"+server.Addr) // the settings for TLS would be ignored
+	require.Equal(t, exitUsage, got.code, got.err)
+	require.Contains(t, got.err, "rediss")
+	got = shell{t: t}.run("queues", "--url", "redis://"+server.Addr)
 	require.Equal(t, exitUnavailable, got.code, got.err)
 	require.Contains(t, got.err, "rediss://")
 

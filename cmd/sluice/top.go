@@ -23,6 +23,8 @@ const (
 	// searchShare is how many times as long as a search the pause behind it is, at the least:
 	// beside many keys the server is to have other things to do.
 	searchShare = 20
+	// oldAfter is how long behind its time a look may be until its figures say so.
+	oldAfter = 3 * time.Second
 )
 
 func (a *app) topCommand() *cobra.Command {
@@ -137,6 +139,7 @@ type topModel struct {
 	where         string
 	width, height int
 	now           frame
+	clock         time.Time // that of the terminal, to the second
 	failed        error
 	sortBy        int
 }
@@ -157,10 +160,17 @@ func sign(n int64) int { return int(min(1, max(-1, n))) }
 
 type tick struct{}
 
+// second comes each second, so that figures say how old they are while a look hangs.
+type second time.Time
+
+func everySecond() tea.Cmd {
+	return tea.Tick(time.Second, func(at time.Time) tea.Msg { return second(at) })
+}
+
 func (m *topModel) look() tea.Msg { return m.watch.look(m.ctx) }
 
 // Init begins with the first look.
-func (m *topModel) Init() tea.Cmd { return m.look }
+func (m *topModel) Init() tea.Cmd { return tea.Batch(m.look, everySecond()) }
 
 // Update takes keys, the terminal's size and what was seen. The next look begins an interval after
 // the one before has ended, so that there is one at a time.
@@ -182,6 +192,9 @@ func (m *topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		return m, tea.Tick(m.interval, func(time.Time) tea.Msg { return tick{} })
 	case tick:
 		return m, m.look
+	case second:
+		m.clock = time.Time(msg)
+		return m, everySecond()
 	}
 	return m, nil
 }
@@ -201,7 +214,11 @@ func (m *topModel) text() string {
 	for _, r := range rows {
 		due, dead = due+r.stats.Due, dead+r.stats.Dead
 	}
-	head := fmt.Sprintf("sluice top  %s  %s  %s, due %s, dead %s  every %s, by %s", m.where, m.now.at.UTC().Format("15:04:05Z"), inspect.Plural(int64(len(rows)), "queue"), inspect.Count(due), inspect.Count(dead), m.interval, sortings[m.sortBy].name)
+	at := m.now.at.UTC().Format("15:04:05Z")
+	if age := m.clock.Sub(m.now.at); age > m.interval+oldAfter && !m.now.at.IsZero() {
+		at = "AS OF " + span(age) + " AGO"
+	}
+	head := fmt.Sprintf("sluice top  %s  %s  %s, due %s, dead %s  every %s, by %s", m.where, at, inspect.Plural(int64(len(rows)), "queue"), inspect.Count(due), inspect.Count(dead), m.interval, sortings[m.sortBy].name)
 	lines := []string{head, "q quits, s sorts"}
 	if m.failed != nil {
 		lines[1] = "NO ANSWER, the figures are old: " + escape(m.failed.Error())

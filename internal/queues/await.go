@@ -154,7 +154,7 @@ func (a *awaiting) hint(id string) {
 
 // lookNow has a task looked at. The caller holds the mutex.
 func (a *awaiting) lookNow(t *awaited) {
-	t.at, t.score = time.Time{}, "" // whatever its score is
+	t.at = time.Time{}
 	heap.Fix(&a.next, t.place)
 	a.loop.Wake()
 }

@@ -84,6 +84,27 @@ func TestMaxTasks_ConcurrentCallsFillItExactly(t *testing.T) {
 	}, sluice.WithMaxTasks(137))
 }
 
+// TestMaxTasks_RepeatsPassBesideWhatIsRefused: calls for tasks that are there, sent together with calls
+// for new ones to a full queue.
+func TestMaxTasks_RepeatsPassBesideWhatIsRefused(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "there"})
+		var all sync.WaitGroup
+		for i := range 200 {
+			all.Go(func() {
+				outcome, err := b.Q.Enqueue(b.Context(), sluice.Task{ID: "there"})
+				require.NoError(b, err)
+				require.Equal(b, sluice.OutcomeKept, outcome)
+			})
+			all.Go(func() {
+				_, err := b.Q.Enqueue(b.Context(), sluice.Task{ID: fmt.Sprint(i)})
+				require.ErrorIs(b, err, sluice.ErrFull)
+			})
+		}
+		all.Wait()
+	}, sluice.WithMaxTasks(1), sluice.WithDuplicates(sluice.DuplicatesKeep))
+}
+
 // TestMaxTasks_ABatchGoesInSteps: those before the one that does not fit are enqueued.
 func TestMaxTasks_ABatchGoesInSteps(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {

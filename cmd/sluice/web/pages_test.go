@@ -210,7 +210,7 @@ func TestTask_Story(t *testing.T) {
 	s := newSite(t, rdb, Options{Write: true})
 	url := "/queues/" + segment(name) + "/tasks/a"
 	got := s.get(url)
-	got.has(t, ">Scheduled<", "in 59m 59s", "none yet", "tenant", "north &amp; south", "<dt>Kind</dt>", "e&lt;mail", `value="run"`, "6 bytes", "Show the payload")
+	got.has(t, ">Scheduled<", "in 59m 59s", "none yet", "tenant", "north &amp; south", "Kind <span", "e&lt;mail", `value="run"`, "6 bytes", "Show the payload")
 	got.lacks(t, "canary", `value="revive"`)
 	s.get(url+"?payload=1").has(t, "canary", "Hide the payload")
 	s.post(url, "do", "run").has(t, "1 task due now", ">Due<", "ago")

@@ -21,6 +21,7 @@ type queuesData struct {
 	Columns    []column
 	Found      int  // how many match the filter
 	Hidden     int  // how many of them are not listed
+	Unlooked   int  // of how many of these no figures were asked for: they are in no sum
 	Incomplete bool // not all keys were looked at
 	Totals     sluice.Stats
 	Paused     int
@@ -100,15 +101,14 @@ func (p *page) table(ctx context.Context, filter, sort string) (queuesData, erro
 		return !strings.Contains(name, data.Filter) && !strings.Contains(name, fromShown(data.Filter))
 	})
 	data.Found = len(names)
-	if len(names) > mostQueues {
-		data.Hidden = len(names) - mostQueues
-		names = names[:mostQueues]
-	}
-	data.Rows = p.rows(ctx, names)
+	data.Unlooked = max(0, len(names)-mostLooked)
+	data.Rows = p.rows(ctx, names[:len(names)-data.Unlooked])
 	for _, row := range data.Rows {
 		data.add(row)
 	}
 	data.sort(p)
+	data.Rows = data.Rows[:min(len(data.Rows), mostQueues)]
+	data.Hidden = data.Found - len(data.Rows)
 	return data, nil
 }
 

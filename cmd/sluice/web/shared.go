@@ -27,7 +27,7 @@ type shared[T any] struct {
 	under chan struct{} // closed when the look under way has ended; nil if none is
 	value T
 	err   error
-	at    time.Time // when the value was new; zero until there is one
+	at    time.Time // when the value was new, and what it is made from; zero until there is one
 	until time.Time // until when no other look is made
 	again bool      // the look under way is of before a change
 }
@@ -59,7 +59,42 @@ func (s *shared[T]) get(ctx context.Context) (T, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if age, ok := ctx.Value(ageKey{}).(*age); ok && s.err == nil {
+		age.note(s.at)
+	}
 	return s.value, s.err
+}
+
+// age is when the oldest look was new of those that were made with a context.
+type age struct {
+	mu     sync.Mutex // guards oldest
+	oldest time.Time
+}
+
+type ageKey struct{}
+
+// withAge returns a context that notes how old looks are, or one that does not, for nil.
+func withAge(ctx context.Context, a *age) context.Context { return context.WithValue(ctx, ageKey{}, a) }
+
+func (a *age) note(at time.Time) {
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.oldest.IsZero() || at.Before(a.oldest) {
+		a.oldest = at
+	}
+}
+
+// of returns when the oldest look was new; now, if none was made.
+func (a *age) of(now time.Time) time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.oldest.IsZero() {
+		return now
+	}
+	return a.oldest
 }
 
 // refresh looks, and tells those who wait. After an error the value is the one before.
@@ -67,11 +102,12 @@ func (s *shared[T]) refresh(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, longestLook)
 	defer cancel()
 	start := time.Now()
-	value, err := s.look(ctx)
+	var made age
+	value, err := s.look(withAge(ctx, &made))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err = err; err == nil {
-		s.value, s.at = value, time.Now()
+		s.value, s.at = value, made.of(time.Now())
 	}
 	if good := min(10*time.Since(start), longestGood); err == nil && good > s.every {
 		s.until = start.Add(good)

@@ -29,6 +29,7 @@ type visit struct {
 	w   http.ResponseWriter
 	r   *http.Request
 	ctx context.Context
+	age age // of what is shown
 }
 
 // notice is what a page says at its top after a change.
@@ -44,9 +45,13 @@ type view struct {
 	Nonce      string
 	Token      string // of forms; empty if the visitor may not write
 	Notice     *notice
-	Now        time.Time // by Redis's clock
+	Now        time.Time     // by Redis's clock
+	Age        time.Duration // of the oldest figure that is shown, if it is old
 	Data       any
 }
+
+// old is how old figures may be that are shown as if they were new.
+const old = 5 * time.Second
 
 func (v view) Write() bool                    { return v.options.Write }
 func (v view) Home() string                   { return v.options.Prefix + "/" }
@@ -70,7 +75,9 @@ func (v view) With(data any) view {
 // newVisit returns the visit that a request is. The function that it returns ends its context.
 func (p *page) newVisit(w http.ResponseWriter, r *http.Request) (*visit, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
-	return &visit{page: p, w: w, r: r, ctx: ctx}, cancel
+	v := &visit{page: p, w: w, r: r}
+	v.ctx = withAge(ctx, &v.age)
+	return v, cancel
 }
 
 // show makes a handler of a function that shows a page.
@@ -110,7 +117,7 @@ func (v *visit) isLive() bool { return v.r.Header.Get("Sluice-Live") != "" }
 
 // now returns the time by Redis's clock, as far as it is known.
 func (v *visit) now() time.Time {
-	difference, _ := v.clock.get(v.ctx)
+	difference, _ := v.clock.get(withAge(v.ctx, nil))
 	return time.Now().Add(difference)
 }
 
@@ -127,6 +134,9 @@ func (p *page) clockDifference(ctx context.Context) (time.Duration, error) {
 // render writes a page.
 func (v *visit) render(status int, name, title, tab string, data any) error {
 	view := view{page: v.page, Title: title, Tab: tab, Nonce: random(), Now: v.now(), Data: data}
+	if now := time.Now(); now.Sub(v.age.of(now)) > old {
+		view.Age = now.Sub(v.age.of(now))
+	}
 	if v.options.Write {
 		view.Token = v.formToken(v.w, v.r)
 	}

@@ -318,7 +318,7 @@ func TestBrowser_LiveWithoutReload(t *testing.T) {
 	b.eventually(`document.querySelector('.tab.due .tab-count').textContent === '6'`)
 
 	s.fails.Store(true)
-	b.eventually(`document.getElementById('live-note').textContent === 'No answer: these figures are old'`)
+	b.eventually(`document.getElementById('live-note').textContent.startsWith('No answer: these figures are as of ')`)
 	s.fails.Store(false)
 	b.eventually(`document.getElementById('live-note').textContent === ''`)
 }

@@ -15,7 +15,9 @@ const (
 	// remembered is how long a queue's figures are kept for its charts.
 	remembered = 5 * time.Minute
 	// mostSeries is of how many queues figures are kept: those that were looked at last.
-	mostSeries = 400
+	mostSeries = mostLooked + 200
+	// mostLooked is at how many queues the list looks: it lists the first of these, in its order.
+	mostLooked = 1000
 	// mostQueues is how many queues one page lists.
 	mostQueues = 200
 	// lookers is of how many queues a page asks at the same time.
@@ -53,7 +55,7 @@ func newWatch(p *page) *watch {
 // queues returns the names of all queues: those that were found, and those that were there a moment
 // ago and are empty now, so that one which drains does not vanish while it is watched.
 func (w *watch) queues(ctx context.Context) (found, error) {
-	f, err := w.names.get(ctx)
+	f, err := w.names.get(withAge(ctx, nil)) // names are no figures
 	if err != nil {
 		return f, err
 	}

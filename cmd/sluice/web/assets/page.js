@@ -62,7 +62,7 @@
     if (focused && focused !== document.activeElement && focused.isConnected) focused.focus({preventScroll: true});
   }
 
-  let timer = 0, request = null, on = true, pause = every;
+  let timer = 0, request = null, on = true, pause = every, good = Date.now();
 
   function later() {
     clearTimeout(timer);
@@ -86,7 +86,8 @@
       request = null;
       pause = ok ? every : Math.min(pause * 2, slowest);
       if (on && ok) apply(page);
-      say(!on || ok ? '' : 'No answer: these figures are old');
+      if (ok) good = Date.now();
+      say(!on || ok ? '' : `No answer: these figures are as of ${Math.round((Date.now() - good) / 1000)} s ago`);
       later();
     };
     request.send();
