@@ -85,7 +85,7 @@ func (t *Telemetry) lockWasLost(i sluice.LockLost) {
 // ofLock returns the attributes of a lock.
 func (t *Telemetry) ofLock(name string, others ...attribute.KeyValue) metric.MeasurementOption {
 	if t.lockName != nil {
-		others = append(others, keyLockName.String(t.lockName(name)))
+		others = append(others, keyLockName.String(valid(t.lockName(name))))
 	}
 	return metric.WithAttributeSet(attribute.NewSet(others...))
 }
@@ -99,24 +99,24 @@ func end(ctx context.Context, err error, otherwise string, attributes ...attribu
 	if !ok {
 		return
 	}
+	defer span.End() // also if the error's own Error panics
 	span.SetAttributes(attributes...)
 	if err != nil {
 		fail(span, err, otherwise)
 	}
-	span.End()
 }
 
 func (t *Telemetry) tasksSending(ctx context.Context, i sluice.TasksSending) context.Context {
 	attributes := append(ofQueue(i.Queue, send), semconv.MessagingOperationTypeSend)
 	if len(i.Tasks) == 1 {
-		attributes = append(attributes, semconv.MessagingMessageID(i.Tasks[0].ID))
+		attributes = append(attributes, semconv.MessagingMessageID(valid(i.Tasks[0].ID)))
 		if kind := i.Tasks[0].Kind; kind != "" {
-			attributes = append(attributes, keyKind.String(strings.ToValidUTF8(kind, "\uFFFD")))
+			attributes = append(attributes, keyKind.String(valid(kind)))
 		}
 	} else {
 		attributes = append(attributes, semconv.MessagingBatchMessageCount(len(i.Tasks)))
 	}
-	ctx, span := t.tracer.Start(ctx, send+" "+i.Queue, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(attributes...))
+	ctx, span := t.tracer.Start(ctx, send+" "+valid(i.Queue), trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(attributes...))
 	if span.SpanContext().IsValid() {
 		t.inject(ctx, i.Tasks)
 	}
@@ -186,13 +186,13 @@ func (t *Telemetry) taskStarted(ctx context.Context, i sluice.TaskStarted) conte
 	options := []trace.SpanStartOption{
 		trace.WithNewRoot(), trace.WithSpanKind(trace.SpanKindConsumer),
 		trace.WithAttributes(append(ofTask(i.Queue, i.Entry), semconv.MessagingOperationTypeProcess,
-			semconv.MessagingMessageID(i.Entry.ID), keyAttempt.Int(i.Entry.Attempt), keyLateness.Float64(i.Lateness.Seconds()))...),
+			semconv.MessagingMessageID(valid(i.Entry.ID)), keyAttempt.Int(i.Entry.Attempt), keyLateness.Float64(i.Lateness.Seconds()))...),
 	}
 	producer := t.propagator.Extract(context.Background(), propagation.MapCarrier(i.Entry.Header))
 	if link := trace.LinkFromContext(producer); link.SpanContext.IsValid() {
 		options = append(options, trace.WithLinks(link))
 	}
-	ctx, span := t.tracer.Start(ctx, process+" "+i.Queue, options...)
+	ctx, span := t.tracer.Start(ctx, process+" "+valid(i.Queue), options...)
 	return context.WithValue(ctx, spanKey{}, span)
 }
 
@@ -221,14 +221,14 @@ func (t *Telemetry) taskFinished(ctx context.Context, i sluice.TaskFinished) {
 func ofTask(queue string, e sluice.Entry) []attribute.KeyValue {
 	attributes := ofQueue(queue, process)
 	if e.Kind != "" {
-		attributes = append(attributes, keyKind.String(strings.ToValidUTF8(e.Kind, "\uFFFD")))
+		attributes = append(attributes, keyKind.String(valid(e.Kind)))
 	}
 	return attributes
 }
 
 // ofQueue returns the attributes of an operation on a queue, with room for more.
 func ofQueue(queue, operation string) []attribute.KeyValue {
-	return append(make([]attribute.KeyValue, 0, 8), system, semconv.MessagingDestinationName(queue), semconv.MessagingOperationName(operation))
+	return append(make([]attribute.KeyValue, 0, 8), system, semconv.MessagingDestinationName(valid(queue)), semconv.MessagingOperationName(operation))
 }
 
 // known are errors of which a few stand for all: their texts name tasks and servers.
