@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/sluice-go/sluice"
 )
@@ -20,13 +21,34 @@ const (
 	SQLite
 )
 
-// Execer is a transaction: a *sql.Tx, a *sql.Conn, a *sqlx.Tx, or the ConnPool of gorm's Statement.
+// Execer is a transaction: a *sql.Tx, a *sqlx.Tx, the ConnPool of gorm's Statement, or a *sql.Conn on
+// which one was begun. A database itself, such as a *sql.DB, is ErrInvalid.
 type Execer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
+// inTransaction refuses what begins transactions and is none: the statement would be committed by
+// itself, whatever becomes of the others.
+func inTransaction(tx Execer) error {
+	if _, is := tx.(*sql.Conn); is {
+		return nil
+	}
+	_, begins := tx.(interface {
+		BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
+	})
+	if begins {
+		return fmt.Errorf("%w: %T is no transaction", sluice.ErrInvalid, tx)
+	}
+	return nil
+}
+
 // The names of the tables. Those of refused tasks and effects are made from that of the outbox.
-const defaultTable = "sluice_outbox"
+const (
+	defaultTable = "sluice_outbox"
+	// longestTable is how long the table's name may be: PostgreSQL cuts off what is longer than 63
+	// bytes, and that of the refused tasks has "_refused" behind it.
+	longestTable = 55
+)
 
 // types are what a dialect calls things.
 var types = map[Dialect]struct{ id, key, text, long, micros string }{
@@ -46,6 +68,9 @@ func (d Dialect) check(table string) error {
 	}
 	if !tableName.MatchString(table) {
 		return fmt.Errorf("sluicesql: %w: the table's name has another character than letters, digits, '_' and '.'", sluice.ErrInvalid)
+	}
+	if name := table[strings.LastIndexByte(table, '.')+1:]; len(name) > longestTable {
+		return fmt.Errorf("sluicesql: %w: the table's name has more than %d bytes", sluice.ErrInvalid, longestTable)
 	}
 	return nil
 }
@@ -75,7 +100,8 @@ func (o Outbox) Schema() string {
 func (o Outbox) statements() []string {
 	t, table := types[o.Dialect], o.table()
 	index := func(name, of, columns string) string {
-		return fmt.Sprintf("CREATE INDEX IF NOT EXISTS %s_%s ON %s (%s)", strings.ReplaceAll(of, ".", "_"), name, of, columns)
+		place := strings.LastIndexByte(of, '.') + 1 // SQLite has the schema before the index's name, and there only
+		return fmt.Sprintf("CREATE INDEX IF NOT EXISTS %s_%s ON %s (%s)", of, name, of[place:], columns)
 	}
 	doneAt := ""
 	if o.Dialect == MySQL { // which knows no IF NOT EXISTS of an index
@@ -100,13 +126,20 @@ func (o Outbox) statements() []string {
 	return statements
 }
 
-// Migrate makes the tables of Schema, unless they are there.
+// Migrate makes the tables of Schema, unless they are there. Several processes may do so at a time.
 func (o Outbox) Migrate(ctx context.Context, db *sql.DB) error {
 	if err := o.Dialect.check(o.Table); err != nil {
 		return err
 	}
 	for _, statement := range o.statements() {
-		if _, err := db.ExecContext(ctx, statement); err != nil {
+		var err error
+		for range 10 { // where two make a table at a time, IF NOT EXISTS fails for one of them
+			if _, err = db.ExecContext(ctx, statement); err == nil || ctx.Err() != nil {
+				break
+			}
+			time.Sleep(20 * time.Millisecond) // until it is there
+		}
+		if err != nil {
 			return fmt.Errorf("sluicesql: migrate: %w", err)
 		}
 	}

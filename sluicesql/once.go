@@ -25,7 +25,8 @@ type once struct {
 // InDialect says which SQL the database speaks. Defaults to Postgres, which SQLite understands.
 func InDialect(d Dialect) OnceOption { return func(o *once) { o.dialect = d } }
 
-// InQueue names the queue, where two queues may have tasks of the same ID. Defaults to "".
+// InQueue names the queue. Without it a task of another queue that has the same ID has no effect.
+// Defaults to "".
 func InQueue(name string) OnceOption { return func(o *once) { o.queue = name } }
 
 // OfVersion names a version of the task, where the same ID comes again, and is to have its effect
@@ -37,7 +38,7 @@ func OfVersion(v string) OnceOption { return func(o *once) { o.version = v } }
 // the first time: if it is, do the work in the same transaction and commit it; if not, the work is
 // committed already, and the handler returns nil.
 //
-//	first, err := sluicesql.Once(ctx, tx, e)
+//	first, err := sluicesql.Once(ctx, tx, e, sluicesql.InQueue("orders"))
 //	if err != nil || !first {
 //		return err // the deferred Rollback ends the transaction
 //	}
@@ -51,11 +52,15 @@ func Once(ctx context.Context, tx Execer, e sluice.Entry, opts ...OnceOption) (f
 	for _, opt := range opts {
 		opt(&o)
 	}
-	if err := o.dialect.check(""); err != nil {
-		return false, err
+	err = o.dialect.check("")
+	if err == nil {
+		err = inTransaction(tx)
 	}
-	if len(o.queue) > longest || len(o.version) > longest {
-		return false, fmt.Errorf("sluicesql: once: %w: a queue or version of more than %d bytes", sluice.ErrInvalid, longest)
+	if err != nil {
+		return false, fmt.Errorf("sluicesql: once: %w", err)
+	}
+	if max(len(o.queue), len(e.ID), len(o.version)) > longest {
+		return false, fmt.Errorf("sluicesql: once: %w: a queue, ID or version of more than %d bytes", sluice.ErrInvalid, longest)
 	}
 	statement := "INSERT INTO " + onceTable + " (queue, task, version, done_at) VALUES (" + o.dialect.places(1, 4) + ") ON CONFLICT DO NOTHING"
 	if o.dialect == MySQL {
@@ -76,9 +81,10 @@ func Once(ctx context.Context, tx Execer, e sluice.Entry, opts ...OnceOption) (f
 // longest is the most bytes of a name in the table.
 const longest = 512
 
-// keyOf returns a name as it is written: one that is no UTF-8, or has a zero byte, by its hash.
+// keyOf returns a name as it is written: one that is no UTF-8, or has a zero byte, by its hash; so is
+// one that looks like a hash.
 func keyOf(name string) string {
-	if utf8.ValidString(name) && !strings.ContainsRune(name, 0) {
+	if utf8.ValidString(name) && !strings.ContainsRune(name, 0) && !strings.HasPrefix(name, "sha256:") {
 		return name
 	}
 	return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(name)))
@@ -89,15 +95,21 @@ const forgetStep = 1000
 
 // Forget removes what Once has noted longer than age ago, a thousand rows at a time, and returns how
 // many. A task that is handed out again after that has its effect again: take longer than any task
-// lives. Call it now and then: each hour from a Periodic, say.
+// lives, so longer than its attempts and pauses take, and the queue's retention. A month is often
+// right. Call it now and then: each hour from a Periodic, say. An age that is not positive is
+// ErrInvalid.
 func Forget(ctx context.Context, db *sql.DB, d Dialect, age time.Duration) (removed int64, err error) {
 	if err := d.check(""); err != nil {
 		return 0, err
 	}
+	if age <= 0 {
+		return 0, fmt.Errorf("sluicesql: forget: %w: the age is not positive", sluice.ErrInvalid)
+	}
 	statement := fmt.Sprintf("DELETE FROM %s WHERE done_at < %s LIMIT %d", onceTable, d.places(1, 1), forgetStep)
 	if d != MySQL { // which alone has a limit for what is deleted
 		key := map[Dialect]string{Postgres: "ctid", SQLite: "rowid"}[d]
-		statement = fmt.Sprintf("DELETE FROM %s WHERE %s IN (SELECT %s FROM %s WHERE done_at < %s LIMIT %d)", onceTable, key, key, onceTable, d.places(1, 1), forgetStep)
+		skip := map[Dialect]string{Postgres: " FOR UPDATE SKIP LOCKED"}[d]
+		statement = fmt.Sprintf("DELETE FROM %s WHERE %s IN (SELECT %s FROM %s WHERE done_at < %s LIMIT %d%s)", onceTable, key, key, onceTable, d.places(1, 1), forgetStep, skip)
 	}
 	before := time.Now().Add(-age).UnixMicro()
 	for {

@@ -61,7 +61,9 @@ func TestOnce_TheEffectIsThereOnce(t *testing.T) {
 			require.NoError(t, err)
 			require.False(t, first)
 		}
-		_, err = sluicesql.Once(t.Context(), db, e, sluicesql.OfVersion(strings.Repeat("v", 513)), sluicesql.InDialect(d))
+		_, err = once(e, nil, sluicesql.OfVersion(strings.Repeat("v", 513)))
+		require.ErrorIs(t, err, sluice.ErrInvalid)
+		_, err = sluicesql.Once(t.Context(), db, e, sluicesql.InDialect(d)) // it would commit without the effect
 		require.ErrorIs(t, err, sluice.ErrInvalid)
 	})
 }
@@ -80,7 +82,11 @@ func TestForget_RemovesWhatIsOld(t *testing.T) {
 		n, err := sluicesql.Forget(t.Context(), db, d, time.Hour)
 		require.NoError(t, err)
 		require.Zero(t, n)
-		n, err = sluicesql.Forget(t.Context(), db, d, -time.Second)
+		for _, age := range []time.Duration{0, -time.Second} { // such as a setting that is not there
+			_, err = sluicesql.Forget(t.Context(), db, d, age)
+			require.ErrorIs(t, err, sluice.ErrInvalid)
+		}
+		n, err = sluicesql.Forget(t.Context(), db, d, time.Nanosecond)
 		require.NoError(t, err)
 		require.EqualValues(t, 2500, n)
 		require.Zero(t, rows(t, db, "sluice_done"))

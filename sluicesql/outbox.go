@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"time"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/keyspace"
 )
 
 // Outbox is a table into which transactions write tasks. It may be copied.
@@ -35,36 +37,72 @@ const (
 // only the server can know: see Relay. Other errors are the database's; the transaction is the
 // caller's to roll back.
 //
-// After a crash of the relay, a task may be enqueued again. So give the queue WithDuplicates
-// (DuplicatesOnce, or DuplicatesKeep), or set Task.Duplicates: with Replace, a task that was done
-// by then runs twice.
+// After a crash of the relay, a task may be enqueued again, and was done by then, perhaps. So have the
+// handler use Once, or give the queue WithDuplicates(DuplicatesOnce) and WithRetention: with the other
+// policies such a task runs twice.
 func (o Outbox) Enqueue(ctx context.Context, tx Execer, queue string, ts ...sluice.Task) error {
-	if err := o.Dialect.check(o.Table); err != nil {
-		return err
+	err := o.Dialect.check(o.Table)
+	if err == nil {
+		err = inTransaction(tx)
 	}
-	for from := 0; from < len(ts); {
-		size, to := 0, from
-		for ; to < len(ts) && to-from < mostTasks && (to == from || size < mostBytes); to++ {
-			if err := ts[to].Check(); err != nil {
-				return fmt.Errorf("sluicesql: enqueue %q: ts[%d]: %w", queue, to, err)
-			}
-			size += len(ts[to].Payload)
-		}
-		rows := make([]row, 0, to-from)
-		for _, t := range ts[from:to] {
-			rows = append(rows, rowOf(t))
-		}
-		text, err := json.Marshal(rows)
-		if err != nil {
+	if _, odd := keyspace.Key("", queue); err == nil && odd != nil {
+		err = fmt.Errorf("%w: the queue's name: %w", sluice.ErrInvalid, odd)
+	}
+	if err != nil {
+		return fmt.Errorf("sluicesql: enqueue %q: %w", queue, err)
+	}
+	texts, err := rowsOf(ts)
+	if err != nil {
+		return fmt.Errorf("sluicesql: enqueue %q: %w", queue, err)
+	}
+	statement := fmt.Sprintf("INSERT INTO %s (queue, tasks, written_at) VALUES (%s)", o.table(), o.Dialect.places(1, 3))
+	for _, text := range texts {
+		if _, err := tx.ExecContext(ctx, statement, keyOf(queue), text, time.Now().UnixMicro()); err != nil {
 			return fmt.Errorf("sluicesql: enqueue %q: %w", queue, err)
 		}
-		statement := fmt.Sprintf("INSERT INTO %s (queue, tasks, written_at) VALUES (%s)", o.table(), o.Dialect.places(1, 3))
-		if _, err := tx.ExecContext(ctx, statement, queue, string(text), time.Now().UnixMicro()); err != nil {
-			return fmt.Errorf("sluicesql: enqueue %q: %w", queue, err)
-		}
-		from = to
 	}
 	return nil
+}
+
+// rowsOf returns the texts of the rows that tasks are written as.
+func rowsOf(ts []sluice.Task) (texts []string, err error) {
+	var row []byte
+	n := 0
+	for i, t := range ts {
+		if err := t.Check(); err != nil {
+			return nil, fmt.Errorf("ts[%d]: %w", i, err)
+		}
+		text, err := json.Marshal(rowOf(t))
+		if err != nil {
+			return nil, fmt.Errorf("%w: ts[%d]: %w", sluice.ErrInvalid, i, err)
+		}
+		if text = ascii(text); n > 0 && (n == mostTasks || len(row)+len(text) > mostBytes) {
+			texts, row, n = append(texts, string(row)+"]"), nil, 0
+		}
+		row = append(append(row, "[,"[min(n, 1)]), text...)
+		n++
+	}
+	if n > 0 {
+		texts = append(texts, string(row)+"]")
+	}
+	return texts, nil
+}
+
+// ascii escapes what is not ASCII in JSON: a column or a connection of another character set leaves it
+// as it is.
+func ascii(text []byte) []byte {
+	out := make([]byte, 0, len(text))
+	for _, r := range string(text) {
+		switch high, low := utf16.EncodeRune(r); {
+		case r < utf8.RuneSelf:
+			out = append(out, byte(r))
+		case high != utf8.RuneError:
+			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
+		default:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		}
+	}
+	return out
 }
 
 // row is a task as it is written. Names are short, and a field that is not there is zero: what a
@@ -109,17 +147,21 @@ func (n *name) UnmarshalJSON(data []byte) error {
 	return err
 }
 
+// inUTC returns a time as it is written; nil for none. Other zones lose the seconds of their offsets.
+func inUTC(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
+}
+
 func rowOf(t sluice.Task) row {
 	r := row{
 		ID: name(t.ID), Kind: name(t.Kind), Payload: t.Payload, Header: t.Header, Delay: t.Delay, Duplicates: t.Duplicates,
 		Item: name(t.Take.Item), Units: t.Take.Units, Restore: t.Take.Restore, Group: name(t.Group),
 	}
-	if !t.At.IsZero() {
-		r.At = &t.At
-	}
-	if !t.Expires.IsZero() {
-		r.Expires = &t.Expires
-	}
+	r.At, r.Expires = inUTC(t.At), inUTC(t.Expires)
 	for key, value := range t.Header {
 		if !utf8.ValidString(key) || !utf8.ValidString(value) {
 			r.Header = nil

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -51,6 +52,12 @@ func inTx(ctx context.Context, db *sql.DB, f func(tx *sql.Tx) error) error {
 		return err
 	}
 	return tx.Commit()
+}
+
+// enqueue writes tasks in a transaction of their own.
+func enqueue(t *testing.T, db *sql.DB, o sluicesql.Outbox, queue string, ts ...sluice.Task) {
+	t.Helper()
+	require.NoError(t, inTx(t.Context(), db, func(tx *sql.Tx) error { return o.Enqueue(t.Context(), tx, queue, ts...) }))
 }
 
 func waitFor(t *testing.T, condition func() bool) {
@@ -116,9 +123,15 @@ func TestOutbox_CommittedIsEnqueued(t *testing.T) {
 // TestOutbox_RefusesWhatIsWrong before anything is written.
 func TestOutbox_RefusesWhatIsWrong(t *testing.T) {
 	each(t, func(t *testing.T, db *sql.DB, d sluicesql.Dialect) {
-		err := sluicesql.Outbox{Dialect: d}.Enqueue(t.Context(), db, "q", sluice.Task{ID: "a"}, sluice.Task{})
-		require.ErrorIs(t, err, sluice.ErrInvalid)
-		require.ErrorIs(t, sluicesql.Outbox{Dialect: d, Table: "a b"}.Enqueue(t.Context(), db, "q", sluice.Task{ID: "a"}), sluice.ErrInvalid)
+		refuses := func(o sluicesql.Outbox, queue string, ts ...sluice.Task) {
+			require.ErrorIs(t, inTx(t.Context(), db, func(tx *sql.Tx) error { return o.Enqueue(t.Context(), tx, queue, ts...) }), sluice.ErrInvalid)
+		}
+		refuses(sluicesql.Outbox{Dialect: d}, "q", sluice.Task{ID: "a"}, sluice.Task{})
+		refuses(sluicesql.Outbox{Dialect: d, Table: "a b"}, "q", sluice.Task{ID: "a"})
+		refuses(sluicesql.Outbox{Dialect: d}, "", sluice.Task{ID: "a"})
+		refuses(sluicesql.Outbox{Dialect: d}, strings.Repeat("q", 513), sluice.Task{ID: "a"})
+		// Each statement would be committed by itself.
+		require.ErrorIs(t, sluicesql.Outbox{Dialect: d}.Enqueue(t.Context(), db, "q", sluice.Task{ID: "a"}), sluice.ErrInvalid)
 		require.ErrorIs(t, sluicesql.Outbox{Dialect: 7}.Migrate(t.Context(), db), sluice.ErrInvalid)
 		require.Zero(t, rows(t, db, "sluice_outbox"))
 		require.ErrorIs(t, (&sluicesql.Relay{DB: db, Outbox: sluicesql.Outbox{Dialect: d}}).Run(t.Context()), sluice.ErrInvalid)
@@ -134,8 +147,8 @@ func TestRelay_KeepsTheOrder(t *testing.T) {
 		for i := range tasks {
 			tasks[i] = sluice.Task{ID: fmt.Sprintf("%03d", i), Payload: make([]byte, 5000)}
 		}
-		require.NoError(t, o.Enqueue(t.Context(), db, "orders", tasks...))
-		require.Equal(t, 3, rows(t, db, "sluice_outbox"))
+		enqueue(t, db, o, "orders", tasks...)
+		require.Equal(t, 4, rows(t, db, "sluice_outbox"))
 		relay(t, &sluicesql.Relay{DB: db, Outbox: o, Queues: []*sluice.Queue{q}})
 		waitFor(t, func() bool { return rows(t, db, "sluice_outbox") == 0 })
 		es, err := q.Claim(t.Context(), 600, time.Minute)
@@ -156,8 +169,8 @@ func TestRelay_SetsAsideWhatIsRefused(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, q.SetStock(t.Context(), "phone", 1))
 		phone := sluice.Take{Item: "phone"}
-		require.NoError(t, o.Enqueue(t.Context(), db, "orders",
-			sluice.Task{ID: "before"}, sluice.Task{ID: "grouped", Group: "b"}, sluice.Task{ID: "first", Take: phone}, sluice.Task{ID: "too late", Take: phone}, sluice.Task{ID: "after"}))
+		enqueue(t, db, o, "orders",
+			sluice.Task{ID: "before"}, sluice.Task{ID: "grouped", Group: "b"}, sluice.Task{ID: "first", Take: phone}, sluice.Task{ID: "too late", Take: phone}, sluice.Task{ID: "after"})
 		relay(t, &sluicesql.Relay{DB: db, Outbox: o, Queues: []*sluice.Queue{q}, Logger: slog.New(slog.DiscardHandler)})
 		waitFor(t, func() bool { return rows(t, db, "sluice_outbox") == 0 })
 		for _, id := range []string{"before", "first", "after"} {
@@ -226,6 +239,58 @@ func (h countHandler) Handle(_ context.Context, r slog.Record) error {
 func (h countHandler) WithAttrs([]slog.Attr) slog.Handler { return h }
 func (h countHandler) WithGroup(string) slog.Handler      { return h }
 
+// TestRelay_TellsOfQueuesThatItHasNot: a name that is wrong would have its rows wait for ever.
+func TestRelay_TellsOfQueuesThatItHasNot(t *testing.T) {
+	each(t, func(t *testing.T, db *sql.DB, d sluicesql.Dialect) {
+		o := sluicesql.Outbox{Dialect: d}
+		q, _ := newQueue(t, "orders")
+		for _, name := range []string{"a typo", "order", "orderz"} {
+			enqueue(t, db, o, name, sluice.Task{ID: "a"}, sluice.Task{ID: "b"})
+			enqueue(t, db, o, name, sluice.Task{ID: "c"})
+		}
+		var warned atomic.Int64
+		relay(t, &sluicesql.Relay{DB: db, Outbox: o, Queues: []*sluice.Queue{q}, Logger: slog.New(countHandler{&warned})})
+		waitFor(t, func() bool { return warned.Load() == 3 })
+		time.Sleep(300 * time.Millisecond) // it has looked again
+		require.EqualValues(t, 3, warned.Load())
+	})
+}
+
+// TestMigrate_BySeveralAtATime: as the processes of a first deployment do.
+func TestMigrate_BySeveralAtATime(t *testing.T) {
+	each(t, func(t *testing.T, db *sql.DB, d sluicesql.Dialect) {
+		for range 5 {
+			for _, table := range []string{"sluice_outbox", "sluice_outbox_refused", "sluice_done"} {
+				_, err := db.ExecContext(t.Context(), "DROP TABLE IF EXISTS "+table)
+				require.NoError(t, err)
+			}
+			var all sync.WaitGroup
+			for range 8 {
+				all.Go(func() {
+					if err := (sluicesql.Outbox{Dialect: d}).Migrate(t.Context(), db); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			all.Wait()
+		}
+		enqueue(t, db, sluicesql.Outbox{Dialect: d}, "q", sluice.Task{ID: "a"})
+	})
+}
+
+// TestRelay_AnyName of a queue that the library takes.
+func TestRelay_AnyName(t *testing.T) {
+	each(t, func(t *testing.T, db *sql.DB, d sluicesql.Dialect) {
+		o := sluicesql.Outbox{Dialect: d}
+		for _, name := range []string{"odd\xff\x00", strings.Repeat("é", 256), "Orders", "orders", "orders "} {
+			q, _ := newQueue(t, name)
+			enqueue(t, db, o, name, sluice.Task{ID: name})
+			relay(t, &sluicesql.Relay{DB: db, Outbox: o, Queues: []*sluice.Queue{q}, Logger: slog.New(slog.DiscardHandler)})
+			waitFor(t, func() bool { _, err := q.Get(t.Context(), name); return err == nil })
+		}
+	})
+}
+
 // TestRelay_KickIsAtOnce, where the relay polls each hour.
 func TestRelay_KickIsAtOnce(t *testing.T) {
 	each(t, func(t *testing.T, db *sql.DB, d sluicesql.Dialect) {
@@ -237,7 +302,7 @@ func TestRelay_KickIsAtOnce(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- r.Run(ctx) }()
 		for i := range 5 {
-			require.NoError(t, o.Enqueue(t.Context(), db, "orders", sluice.Task{ID: fmt.Sprint(i)}))
+			enqueue(t, db, o, "orders", sluice.Task{ID: fmt.Sprint(i)})
 			r.Kick()
 			waitFor(t, func() bool { return rows(t, db, "sluice_outbox") == 0 })
 		}
@@ -267,9 +332,7 @@ func TestRelay_SeveralMoveEachRowOnce(t *testing.T) {
 		for p := range producers {
 			all.Go(func() {
 				for i := range each {
-					if err := o.Enqueue(t.Context(), db, "orders", sluice.Task{ID: fmt.Sprint(p, "-", i)}); err != nil {
-						t.Error(err)
-					}
+					enqueue(t, db, o, "orders", sluice.Task{ID: fmt.Sprint(p, "-", i)})
 				}
 			})
 		}
@@ -286,7 +349,7 @@ func TestRelay_ARowOfAnothersHoldsUpNone(t *testing.T) {
 		q, _ := newQueue(t, "orders")
 		_, err := db.ExecContext(t.Context(), "INSERT INTO sluice_outbox (queue, tasks, written_at) VALUES ('orders', 'by hand', 0)")
 		require.NoError(t, err)
-		require.NoError(t, o.Enqueue(t.Context(), db, "orders", sluice.Task{ID: "behind"}))
+		enqueue(t, db, o, "orders", sluice.Task{ID: "behind"})
 		relay(t, &sluicesql.Relay{DB: db, Outbox: o, Queues: []*sluice.Queue{q}, Logger: slog.New(slog.DiscardHandler)})
 		waitFor(t, func() bool { return rows(t, db, "sluice_outbox") == 0 })
 		_, err = q.Get(t.Context(), "behind")

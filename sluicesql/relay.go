@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -19,7 +19,7 @@ import (
 // fields, and Run. It must not be copied. Any number of processes may run one.
 type Relay struct {
 	// DB is the database with the outbox. Required. While there is something to move, a relay uses
-	// one of its connections, and two on SQLite.
+	// some of its connections: one for each queue, up to 8.
 	DB *sql.DB
 
 	// Outbox is the table. Defaults to "sluice_outbox" on Postgres.
@@ -34,8 +34,8 @@ type Relay struct {
 	// them, or died before it could. Defaults to 1s.
 	Poll time.Duration
 
-	// Locker has one relay at work at a time, where the database cannot have several skip each
-	// other's rows: SQLite, MySQL before 8.0, MariaDB before 10.6. Without it, two relays on such a
+	// Locker has one relay at work on a queue at a time, where the database cannot have several skip
+	// each other's rows: SQLite, MySQL before 8.0, MariaDB before 10.6. Without it, two relays on such a
 	// database may enqueue a task twice. Not used elsewhere. Optional.
 	Locker *sluice.Locker
 
@@ -50,13 +50,13 @@ type Relay struct {
 
 const (
 	defaultPoll = time.Second
-	// A step takes rows until it has so many, or tasks, or bytes.
-	stepRows, stepTasks, stepBytes = 500, 1000, 4 << 20
-	// stepFor bounds the database's part of a step, and enqueueFor Redis's.
-	stepFor, enqueueFor = 30 * time.Second, 5 * time.Second
-	// A queue that did not take tasks is left alone for so long: twice as long each time.
-	leastPause, mostPause = 100 * time.Millisecond, 5 * time.Second
+	// stepsAtOnce is for how many queues a relay moves rows at a time.
+	stepsAtOnce = 8
 )
+
+// How often a relay looks for rows of queues that it has not, and how old they are if it says so. Tests
+// have no such patience.
+var unservedEvery, unservedFor = time.Minute, time.Minute
 
 // Kick has the relay look for rows at once: call it after a commit. It never blocks, and does
 // nothing if the relay does not run in this process.
@@ -75,9 +75,10 @@ func (r *Relay) kicks() chan struct{} {
 // Run moves tasks until ctx ends; then it finishes the step that is under way, and returns nil. It
 // does not end because Redis or the database fails: rows stay where they are, and are tried again.
 //
-// Rows are moved in the order in which they were written, those of a step by one EnqueueBatch; of
-// several relays each has rows of its own. A row is deleted once its tasks are in the queue. If the
-// process, the database or Redis fails between the two, they are enqueued again.
+// Rows of a queue are moved in the order in which they were written, some at a time by one EnqueueBatch;
+// of several relays each has rows of its own. A row is deleted once its tasks are in the queue. If the
+// process, the database or Redis fails between the two, they may be enqueued again. A queue that does
+// not take its tasks is tried again within 5 s, and holds up no other.
 //
 // A task that the queue refuses for good is moved into the table <outbox>_refused, with the reason:
 // one that is ErrInvalid, or takes units of what is sold out. The others of its row go on. So is a
@@ -85,25 +86,11 @@ func (r *Relay) kicks() chan struct{} {
 //
 // A field that is wrong is ErrInvalid at once.
 func (r *Relay) Run(ctx context.Context) error {
-	w, err := r.start(ctx)
-	if err != nil {
-		return err
-	}
-	if w.skips || r.Locker == nil {
+	w, err := r.start()
+	if err == nil {
 		w.run(ctx)
-		return nil
 	}
-	for ctx.Err() == nil {
-		err := r.Locker.Do(ctx, "sluicesql:"+r.Outbox.table(), func(ctx context.Context) error {
-			w.run(ctx)
-			return nil
-		})
-		if err != nil && ctx.Err() == nil {
-			w.log.Warn("sluicesql: the relay's lock", slog.String("error", err.Error()))
-			w.pause(ctx, w.poll)
-		}
-	}
-	return nil
+	return err
 }
 
 // relaying is a relay that runs.
@@ -111,20 +98,17 @@ type relaying struct {
 	*Relay
 	poll   time.Duration
 	log    *slog.Logger
-	skips  bool // rows that another relay has locked
 	queues map[string]*target
+	asked  bool            // whether the database can skip rows that are locked
+	skips  bool            // it can: other relays work beside this one
+	sqlite sync.Mutex      // guards its writes, of which there is one at a time; unused elsewhere
+	search time.Time       // when it looks for rows of queues that it has not
+	told   map[string]bool // of which of these
 }
 
-// target is a queue, and how it was lately.
-type target struct {
-	*sluice.Queue
-	fails int
-	until time.Time // it is left alone until then
-}
-
-// start checks the fields, and asks the database what it can do.
-func (r *Relay) start(ctx context.Context) (*relaying, error) {
-	w := &relaying{Relay: r, poll: cmp.Or(r.Poll, defaultPoll), log: r.Logger, queues: map[string]*target{}}
+// start checks the fields.
+func (r *Relay) start() (*relaying, error) {
+	w := &relaying{Relay: r, poll: cmp.Or(r.Poll, defaultPoll), log: r.Logger, queues: map[string]*target{}, search: time.Now().Add(unservedEvery), told: map[string]bool{}}
 	if w.log == nil {
 		w.log = slog.Default()
 	}
@@ -132,20 +116,39 @@ func (r *Relay) start(ctx context.Context) (*relaying, error) {
 		return nil, err
 	}
 	for _, q := range r.Queues {
-		if q == nil || w.queues[q.Name()] != nil {
+		if q == nil || w.queues[keyOf(q.Name())] != nil {
 			return nil, fmt.Errorf("sluicesql: run: %w: a queue is nil, or two have one name", sluice.ErrInvalid)
 		}
-		w.queues[q.Name()] = &target{Queue: q}
+		w.queues[keyOf(q.Name())] = &target{Queue: q, rows: leastRows}
 	}
 	if r.DB == nil || len(w.queues) == 0 || w.poll < 0 {
 		return nil, fmt.Errorf("sluicesql: run: %w: DB and Queues are required, and Poll is not negative", sluice.ErrInvalid)
 	}
-	w.skips = r.Outbox.Dialect == Postgres
-	if r.Outbox.Dialect == MySQL {
-		_, err := r.DB.ExecContext(ctx, "SELECT id FROM "+r.Outbox.table()+" WHERE id < 0 FOR UPDATE SKIP LOCKED")
+	return w, nil
+}
+
+// ask asks the database whether it can skip rows that are locked. An error is not its answer.
+func (w *relaying) ask(ctx context.Context) error {
+	if w.asked {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, stepFor)
+	defer cancel()
+	w.skips = w.Outbox.Dialect == Postgres
+	if w.Outbox.Dialect == MySQL {
+		rows, err := w.DB.QueryContext(ctx, w.Outbox.firstRows(true, 1), "")
+		if err == nil {
+			err = errors.Join(rows.Err(), rows.Close())
+		}
+		if err != nil && !strings.Contains(err.Error(), "1064") { // a syntax that it does not know
+			return err
+		}
 		w.skips = err == nil
 	}
-	return w, nil
+	if w.asked = true; !w.skips && w.Locker == nil {
+		w.log.Info("sluicesql: this database cannot have several relays: run one, or give them a Locker")
+	}
+	return nil
 }
 
 // run moves tasks until ctx ends.
@@ -162,8 +165,28 @@ func (w *relaying) run(ctx context.Context) {
 			continue
 		}
 		failing = false
+		if time.Now().After(w.search) {
+			w.search = time.Now().Add(unservedEvery)
+			w.tellUnserved(ctx)
+		}
 		if moved == 0 {
 			w.pause(ctx, w.next())
+		}
+	}
+}
+
+// tellUnserved warns of queues whose rows wait and which the relay has not: once of each, since
+// another relay may have it, or its name is wrong. It looks at the first row of each.
+func (w *relaying) tellUnserved(ctx context.Context) {
+	query := fmt.Sprintf("SELECT queue, written_at FROM %s WHERE queue > %s ORDER BY queue, id LIMIT 1", w.Outbox.table(), w.Outbox.Dialect.places(1, 1))
+	for name := ""; ; {
+		var at int64
+		if w.DB.QueryRowContext(ctx, query, name).Scan(&name, &at) != nil { // there are no more; what fails is told elsewhere
+			return
+		}
+		if w.queues[name] == nil && !w.told[name] && time.Since(time.UnixMicro(at)) > unservedFor {
+			w.told[name] = true
+			w.log.Warn("sluicesql: rows wait for a queue that this relay does not have: is the name right?", slog.String("queue", name))
 		}
 	}
 }
@@ -192,28 +215,55 @@ func (w *relaying) pause(ctx context.Context, d time.Duration) {
 
 // pass makes a step for each queue that has rows. It returns how many rows have gone.
 func (w *relaying) pass(ctx context.Context) (moved int, err error) {
+	if err := w.ask(ctx); err != nil {
+		return 0, err
+	}
 	names, err := w.waiting(ctx)
+	var mu sync.Mutex // guards moved and err
+	var all sync.WaitGroup
+	places := make(chan struct{}, stepsAtOnce)
 	for _, name := range names {
+		places <- struct{}{}
 		if ctx.Err() != nil {
 			break
 		}
-		n, failed := w.step(ctx, w.queues[name])
-		moved, err = moved+n, errors.Join(err, failed)
+		all.Go(func() {
+			defer func() { <-places }()
+			n, failed := w.step(ctx, w.queues[name])
+			mu.Lock()
+			defer mu.Unlock()
+			moved, err = moved+n, errors.Join(err, failed)
+		})
 	}
+	all.Wait()
 	return moved, err
 }
 
 // waiting returns the queues that have rows, and take them.
 func (w *relaying) waiting(ctx context.Context) (names []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, stepFor)
+	defer cancel()
 	var asked []any
 	for name, q := range w.queues {
 		if !time.Now().Before(q.until) {
 			asked = append(asked, name)
 		}
 	}
-	if len(asked) == 0 {
-		return nil, nil
+	for part := range slices.Chunk(asked, mostAsked) {
+		found, err := w.haveRows(ctx, part)
+		names = append(names, found...)
+		if err != nil {
+			return names, err
+		}
 	}
+	return names, nil
+}
+
+// mostAsked is how many queues are asked for at a time: SQLite has a limit for it.
+const mostAsked = 200
+
+// haveRows returns which of the queues have rows.
+func (w *relaying) haveRows(ctx context.Context, asked []any) (names []string, err error) {
 	rows, err := w.DB.QueryContext(ctx, w.Outbox.haveRows(len(asked)), asked...)
 	if err != nil {
 		return nil, err
@@ -244,204 +294,13 @@ func (o Outbox) haveRows(n int) string {
 	return strings.Join(parts, " UNION ALL ")
 }
 
-// firstRows is the query for the first rows of a queue, which it locks where others skip those.
-func (o Outbox) firstRows(lock bool) string {
-	query := fmt.Sprintf("SELECT id, tasks FROM %s WHERE queue = %s ORDER BY id LIMIT %d", o.table(), o.Dialect.places(1, 1), stepRows)
+// firstRows is the query for the first n rows of a queue, which it locks where others skip those.
+func (o Outbox) firstRows(lock bool, n int) string {
+	query := fmt.Sprintf("SELECT id, tasks FROM %s WHERE queue = %s ORDER BY id LIMIT %d", o.table(), o.Dialect.places(1, 1), n)
 	if lock {
 		query += " FOR UPDATE SKIP LOCKED"
 	}
 	return query
-}
-
-// written is a row of the outbox.
-type written struct {
-	id    int64
-	tasks []sluice.Task
-	left  []sluice.Task // that were not enqueued
-	odd   string        // its text, if that is not what Enqueue writes
-}
-
-// step moves rows of a queue. What is begun is finished, also if ctx ends meanwhile.
-func (w *relaying) step(ctx context.Context, q *target) (moved int, err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepFor)
-	defer cancel()
-	var tx *sql.Tx
-	var from interface {
-		QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-	} = w.DB
-	if w.skips { // it holds the rows until they are deleted
-		if tx, err = w.DB.BeginTx(ctx, nil); err != nil {
-			return 0, err
-		}
-		defer tx.Rollback() //nolint:errcheck // after the commit it does nothing
-		from = tx
-	}
-	rows, err := w.read(ctx, from, q.Name())
-	if err != nil || len(rows) == 0 {
-		return 0, err
-	}
-	refused, failed := w.enqueue(ctx, q, rows)
-	w.noteQueue(q, failed)
-	if tx == nil {
-		if tx, err = w.DB.BeginTx(ctx, nil); err != nil {
-			return 0, err
-		}
-		defer tx.Rollback() //nolint:errcheck // likewise
-	}
-	moved, err = w.write(ctx, tx, q.Name(), rows, refused)
-	if err == nil {
-		err = tx.Commit()
-	}
-	return moved, err
-}
-
-// read returns the first rows of a queue that no other relay has.
-func (w *relaying) read(ctx context.Context, from interface {
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-}, name string) (all []*written, err error) {
-	rows, err := from.QueryContext(ctx, w.Outbox.firstRows(w.skips), name)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for size, n := 0, 0; size < stepBytes && n < stepTasks && rows.Next(); {
-		var text []byte
-		r := &written{}
-		if err := rows.Scan(&r.id, &text); err != nil {
-			return nil, err
-		}
-		var of []row
-		if json.Unmarshal(text, &of) != nil { // it must not hold up the others for ever
-			r.odd, of = string(text), nil
-		}
-		for i := range of {
-			r.tasks = append(r.tasks, of[i].task())
-		}
-		size, n, all = size+len(text), n+len(of), append(all, r)
-	}
-	return all, rows.Err()
-}
-
-// refusal is a task that a queue does not take, and why.
-type refusal struct {
-	task   sluice.Task
-	reason string
-}
-
-// enqueue enqueues the tasks of rows, and notes in each row which are left. It returns those that
-// are refused for good, and the error that keeps others from their queue.
-func (w *relaying) enqueue(ctx context.Context, q *target, rows []*written) (refused []refusal, err error) {
-	ctx, cancel := context.WithTimeout(ctx, enqueueFor)
-	defer cancel()
-	var tasks []sluice.Task
-	for _, r := range rows {
-		tasks = append(tasks, r.tasks...)
-	}
-	outcomes, err := q.EnqueueBatch(ctx, tasks)
-	if errors.Is(err, sluice.ErrUnderReplicated) {
-		outcomes = nil // they are there, and are enqueued again until the replicas have them
-	}
-	isInvalid := errors.Is(err, sluice.ErrInvalid)
-	if isInvalid {
-		err = nil
-	}
-	at := 0
-	for _, r := range rows {
-		for _, t := range r.tasks {
-			var outcome sluice.Outcome
-			if at < len(outcomes) {
-				outcome = outcomes[at]
-			}
-			at++
-			var failed error
-			if outcome == 0 && isInvalid && err == nil { // this one is wrong, or another one of the batch
-				if outcome, failed = q.Enqueue(ctx, t); failed != nil && !errors.Is(failed, sluice.ErrInvalid) {
-					err = failed
-				}
-			}
-			switch {
-			case errors.Is(failed, sluice.ErrInvalid):
-				refused = append(refused, refusal{t, failed.Error()})
-			case outcome == sluice.OutcomeSoldOut:
-				refused = append(refused, refusal{t, "sold out"})
-			case outcome == 0:
-				r.left = append(r.left, t)
-			}
-		}
-	}
-	return refused, err
-}
-
-// noteQueue notes whether a queue has taken what it was given.
-func (w *relaying) noteQueue(q *target, err error) {
-	if err == nil {
-		if q.fails > 0 {
-			w.log.Info("sluicesql: the queue takes tasks again", slog.String("queue", q.Name()))
-		}
-		q.fails, q.until = 0, time.Time{}
-		return
-	}
-	if q.fails == 0 {
-		w.log.Warn("sluicesql: the queue takes no tasks, its rows wait", slog.String("queue", q.Name()), slog.String("error", err.Error()))
-	}
-	q.until = time.Now().Add(min(leastPause<<min(q.fails, 10), mostPause))
-	q.fails++
-}
-
-// write deletes the rows whose tasks are in their queue, and keeps what is left of others. It sets
-// aside what was refused. It returns how many rows have gone.
-func (w *relaying) write(ctx context.Context, tx *sql.Tx, queue string, rows []*written, refused []refusal) (moved int, err error) {
-	d, table := w.Outbox.Dialect, w.Outbox.table()
-	for _, no := range refused {
-		w.log.Warn("sluicesql: a task is refused, and set aside", slog.String("queue", queue), slog.String("task", no.task.ID), slog.String("reason", no.reason))
-		text, err := json.Marshal(rowOf(no.task))
-		if err != nil {
-			return 0, err
-		}
-		if err := w.setAside(ctx, tx, queue, string(text), no.reason); err != nil {
-			return 0, err
-		}
-	}
-	var done []string
-	for _, r := range rows {
-		if r.odd != "" {
-			w.log.Warn("sluicesql: a row is not what Enqueue writes, and set aside", slog.String("queue", queue), slog.Int64("row", r.id))
-			if err := w.setAside(ctx, tx, queue, r.odd, "not what Enqueue writes"); err != nil {
-				return 0, err
-			}
-		}
-		if len(r.left) == 0 {
-			done = append(done, fmt.Sprint(r.id))
-			continue
-		}
-		if len(r.left) == len(r.tasks) {
-			continue
-		}
-		left := make([]row, len(r.left))
-		for i, t := range r.left {
-			left[i] = rowOf(t)
-		}
-		text, err := json.Marshal(left)
-		if err != nil {
-			return 0, err
-		}
-		statement := fmt.Sprintf("UPDATE %s SET tasks = %s WHERE queue = %s AND id = %s", table, d.places(1, 1), d.places(2, 1), d.places(3, 1))
-		if _, err := tx.ExecContext(ctx, statement, string(text), queue, r.id); err != nil {
-			return 0, err
-		}
-	}
-	if len(done) == 0 {
-		return 0, nil
-	}
-	_, err = tx.ExecContext(ctx, "DELETE FROM "+table+" WHERE queue = "+d.places(1, 1)+" AND id IN ("+strings.Join(done, ", ")+")", queue)
-	return len(done), err
-}
-
-// setAside keeps the text of what a queue does not take.
-func (w *relaying) setAside(ctx context.Context, tx *sql.Tx, queue, text, reason string) error {
-	statement := fmt.Sprintf("INSERT INTO %s_refused (queue, task, reason, refused_at) VALUES (%s)", w.Outbox.table(), w.Outbox.Dialect.places(1, 4))
-	_, err := tx.ExecContext(ctx, statement, queue, text, reason, time.Now().UnixMicro())
-	return err
 }
 
 // Backlog is what waits in an outbox for one queue.

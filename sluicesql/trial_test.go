@@ -263,7 +263,7 @@ func (r *trial) settle() {
 	require.Eventually(r.t, func() bool {
 		s, err := r.q.Stats(r.t.Context())
 		return err == nil && rows(r.t, db, "sluice_outbox") == 0 && s.Due+s.Scheduled+s.Leased == 0
-	}, 2*time.Minute, 100*time.Millisecond)
+	}, 2*time.Minute+time.Duration(*strikes)*5*time.Second, 100*time.Millisecond)
 }
 
 // TestTrial_CommittedIsDoneOnce: producers, relays, workers, Redis and the database are killed, at

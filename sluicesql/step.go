@@ -1,0 +1,325 @@
+package sluicesql
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/keyspace"
+)
+
+const (
+	// A step takes rows until it has so many, or tasks, or bytes. It begins with few: they may be
+	// large.
+	leastRows, mostRows, stepTasks, stepBytes = 16, 500, 1000, 4 << 20
+	// stepFor bounds the database's part of a step, and enqueueFor Redis's; probeFor that of a queue
+	// which did not take tasks lately.
+	stepFor, enqueueFor, probeFor = 30 * time.Second, 5 * time.Second, time.Second
+	// A queue that did not take tasks is left alone for so long: twice as long each time.
+	leastPause, mostPause = 100 * time.Millisecond, 5 * time.Second
+)
+
+// target is a queue, and how it was lately.
+type target struct {
+	*sluice.Queue
+	rows     int       // how many to read at a time
+	enqueued *enqueued // of the last step, as long as that is not in the database
+	fails    int
+	until    time.Time // it is left alone until then
+}
+
+// enqueued are rows that were enqueued, as far as the queue took their tasks.
+type enqueued struct {
+	rows    []*written
+	refused []refusal
+}
+
+// written is a row of the outbox.
+type written struct {
+	id    int64
+	tasks []sluice.Task
+	left  []sluice.Task // that were not enqueued
+	odd   string        // its text, if that is not what Enqueue writes
+}
+
+// refusal is a task that a queue does not take, and why.
+type refusal struct {
+	task   sluice.Task
+	reason string
+}
+
+// step moves rows of a queue, unless another relay does, where they cannot do so at a time.
+func (w *relaying) step(ctx context.Context, q *target) (moved int, err error) {
+	if w.skips || w.Locker == nil {
+		return w.move(ctx, q)
+	}
+	name := "sluicesql:" + w.Outbox.table() + ":" + q.Name()
+	if _, err := keyspace.Key("", name); err != nil { // too long, for one
+		name = fmt.Sprintf("sluicesql:%x", sha256.Sum256([]byte(name)))
+	}
+	lock, err := w.Locker.TryLock(ctx, name)
+	if errors.Is(err, sluice.ErrLocked) {
+		return 0, nil
+	}
+	if err != nil {
+		w.noteQueue(q, err)
+		return 0, nil
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeFor)
+		defer cancel()
+		_ = lock.Unlock(ctx) // else it ends with its TTL
+	}()
+	return w.move(ctx, q)
+}
+
+// move moves rows of a queue. What is begun is finished, also if ctx ends meanwhile. What was enqueued
+// by the step before, and is still in the database, is deleted first: it must not be enqueued again.
+func (w *relaying) move(ctx context.Context, q *target) (moved int, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepFor)
+	defer cancel()
+	if q.enqueued != nil {
+		if moved, err = w.finish(ctx, q, nil); err != nil {
+			return 0, err
+		}
+	}
+	var tx *sql.Tx
+	var from querier = w.DB
+	if w.skips { // it holds the rows until they are deleted
+		if tx, err = w.begin(ctx); err != nil {
+			return moved, err
+		}
+		defer tx.Rollback() //nolint:errcheck // after the commit it does nothing
+		from = tx
+	}
+	rows, err := w.read(ctx, from, q)
+	if err != nil || len(rows) == 0 {
+		return moved, err
+	}
+	refused, failed := w.enqueue(ctx, q, rows)
+	w.noteQueue(q, failed)
+	q.enqueued = &enqueued{rows, refused}
+	n, err := w.finish(ctx, q, tx)
+	return moved + n, err
+}
+
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// begin begins a transaction. On the level of READ COMMITTED none locks more than the rows that it has
+// read: transactions of others wait for no relay.
+func (w *relaying) begin(ctx context.Context) (*sql.Tx, error) {
+	if w.Outbox.Dialect == SQLite { // which knows no levels
+		return w.DB.BeginTx(ctx, nil)
+	}
+	return w.DB.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+}
+
+// finish writes what became of the rows that were enqueued, by the transaction that has locked them, if
+// there is one. It returns how many rows have gone.
+func (w *relaying) finish(ctx context.Context, q *target, tx *sql.Tx) (moved int, err error) {
+	if w.Outbox.Dialect == SQLite {
+		w.sqlite.Lock()
+		defer w.sqlite.Unlock()
+	}
+	if tx == nil {
+		if tx, err = w.begin(ctx); err != nil {
+			return 0, err
+		}
+		defer tx.Rollback() //nolint:errcheck // after the commit it does nothing
+	}
+	if moved, err = w.write(ctx, tx, keyOf(q.Name()), q.enqueued); err == nil {
+		err = tx.Commit()
+	}
+	if err != nil {
+		return 0, err
+	}
+	for _, no := range q.enqueued.refused {
+		w.log.Warn("sluicesql: a task is refused, and set aside", slog.String("queue", q.Name()), slog.String("task", no.task.ID), slog.String("reason", no.reason))
+	}
+	for _, r := range q.enqueued.rows {
+		if r.odd != "" {
+			w.log.Warn("sluicesql: a row is not what Enqueue writes, and set aside", slog.String("queue", q.Name()), slog.Int64("row", r.id))
+		}
+	}
+	q.enqueued = nil
+	return moved, nil
+}
+
+// read returns the first rows of a queue that no other relay has.
+func (w *relaying) read(ctx context.Context, from querier, q *target) (all []*written, err error) {
+	rows, err := from.QueryContext(ctx, w.Outbox.firstRows(w.skips, q.rows), keyOf(q.Name()))
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	size, n := 0, 0
+	for size < stepBytes && n < stepTasks && rows.Next() {
+		var text []byte
+		r := &written{}
+		if err := rows.Scan(&r.id, &text); err != nil {
+			return nil, err
+		}
+		var of []row
+		if json.Unmarshal(text, &of) != nil || len(of) == 0 { // it must not hold up the others for ever
+			r.odd, of = string(text), nil
+		}
+		for i := range of {
+			r.tasks = append(r.tasks, of[i].task())
+		}
+		size, n, all = size+len(text), n+len(of), append(all, r)
+	}
+	switch {
+	case size >= stepBytes || n >= stepTasks:
+		q.rows = len(all) // what is read and not moved is read in vain
+	case len(all) == q.rows:
+		q.rows = min(4*q.rows, mostRows)
+	}
+	return all, rows.Err()
+}
+
+// enqueue enqueues the tasks of rows, and notes in each row which are left. It returns those that
+// are refused for good, and the error that keeps others from their queue.
+func (w *relaying) enqueue(ctx context.Context, q *target, rows []*written) (refused []refusal, err error) {
+	patience := enqueueFor
+	if q.fails > 0 {
+		patience = probeFor
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var tasks []sluice.Task
+	for _, r := range rows {
+		tasks = append(tasks, r.tasks...)
+	}
+	outcomes, err := q.EnqueueBatch(ctx, tasks)
+	if errors.Is(err, sluice.ErrUnderReplicated) {
+		outcomes = nil // they are there, and are enqueued again until the replicas have them
+	}
+	isInvalid := errors.Is(err, sluice.ErrInvalid)
+	if isInvalid {
+		err = nil
+	}
+	at := 0
+	for _, r := range rows {
+		for _, t := range r.tasks {
+			var outcome sluice.Outcome
+			if at < len(outcomes) {
+				outcome = outcomes[at]
+			}
+			at++
+			var failed error
+			if outcome == 0 && isInvalid && err == nil { // this one is wrong, or another one of the batch
+				if outcome, failed = q.Enqueue(ctx, t); failed != nil && !errors.Is(failed, sluice.ErrInvalid) {
+					err = failed
+				}
+			}
+			switch {
+			case errors.Is(failed, sluice.ErrInvalid):
+				refused = append(refused, refusal{t, failed.Error()})
+			case outcome == sluice.OutcomeSoldOut:
+				refused = append(refused, refusal{t, "sold out"})
+			case outcome == 0:
+				r.left = append(r.left, t)
+			}
+		}
+	}
+	return refused, err
+}
+
+// noteQueue notes whether a queue has taken what it was given.
+func (w *relaying) noteQueue(q *target, err error) {
+	if err == nil {
+		if q.fails > 0 {
+			w.log.Info("sluicesql: the queue takes tasks again", slog.String("queue", q.Name()))
+		}
+		q.fails, q.until = 0, time.Time{}
+		return
+	}
+	if q.fails == 0 {
+		w.log.Warn("sluicesql: the queue takes no tasks, its rows wait", slog.String("queue", q.Name()), slog.String("error", err.Error()))
+	}
+	q.until = time.Now().Add(min(leastPause<<min(q.fails, 10), mostPause))
+	q.fails++
+}
+
+// write deletes the rows whose tasks are in their queue, and keeps what is left of others. It sets
+// aside what was refused. It returns how many rows have gone.
+func (w *relaying) write(ctx context.Context, tx *sql.Tx, queue string, e *enqueued) (moved int, err error) {
+	for _, no := range e.refused {
+		if err := w.setAside(ctx, tx, queue, no.task, no.reason); err != nil {
+			return 0, err
+		}
+	}
+	var done []string
+	for _, r := range e.rows {
+		switch {
+		case r.odd != "":
+			if err := w.insertRefused(ctx, tx, queue, r.odd, "not what Enqueue writes"); err != nil {
+				return 0, err
+			}
+			done = append(done, fmt.Sprint(r.id))
+		case len(r.left) == 0:
+			done = append(done, fmt.Sprint(r.id))
+		case len(r.left) < len(r.tasks):
+			if err := w.keepLeft(ctx, tx, queue, r); err != nil {
+				return 0, err
+			}
+		}
+	}
+	if len(done) == 0 {
+		return 0, nil
+	}
+	_, err = tx.ExecContext(ctx, w.Outbox.deleteRows(done), queue)
+	return len(done), err
+}
+
+// deleteRows is the statement that deletes rows of a queue, by their IDs in order. It must not look at
+// others: MySQL would wait for those that are locked. It looks each ID up; PostgreSQL takes the index
+// for a range.
+func (o Outbox) deleteRows(ids []string) string {
+	queue := o.Dialect.places(1, 1)
+	if o.Dialect == MySQL {
+		return fmt.Sprintf("DELETE o FROM (SELECT %s AS id) AS d STRAIGHT_JOIN %s AS o FORCE INDEX (PRIMARY) ON o.queue = %s AND o.id = d.id",
+			strings.Join(ids, " AS id UNION ALL SELECT "), o.table(), queue)
+	}
+	return fmt.Sprintf("DELETE FROM %s WHERE queue = %s AND id BETWEEN %s AND %s AND id IN (%s)", o.table(), queue, ids[0], ids[len(ids)-1], strings.Join(ids, ", "))
+}
+
+// keepLeft has a row keep the tasks that its queue did not take.
+func (w *relaying) keepLeft(ctx context.Context, tx *sql.Tx, queue string, r *written) error {
+	left := make([]row, len(r.left))
+	for i, t := range r.left {
+		left[i] = rowOf(t)
+	}
+	text, err := json.Marshal(left)
+	if err != nil {
+		return err
+	}
+	d := w.Outbox.Dialect
+	statement := fmt.Sprintf("UPDATE %s SET tasks = %s WHERE queue = %s AND id = %s", w.Outbox.table(), d.places(1, 1), d.places(2, 1), d.places(3, 1))
+	_, err = tx.ExecContext(ctx, statement, string(ascii(text)), queue, r.id)
+	return err
+}
+
+// setAside keeps a task that a queue does not take.
+func (w *relaying) setAside(ctx context.Context, tx *sql.Tx, queue string, t sluice.Task, reason string) error {
+	text, err := json.Marshal(rowOf(t))
+	if err != nil {
+		return err
+	}
+	return w.insertRefused(ctx, tx, queue, string(ascii(text)), reason)
+}
+
+func (w *relaying) insertRefused(ctx context.Context, tx *sql.Tx, queue, text, reason string) error {
+	statement := fmt.Sprintf("INSERT INTO %s_refused (queue, task, reason, refused_at) VALUES (%s)", w.Outbox.table(), w.Outbox.Dialect.places(1, 4))
+	_, err := tx.ExecContext(ctx, statement, queue, text, reason, time.Now().UnixMicro())
+	return err
+}
