@@ -37,7 +37,7 @@ func Example() {
 	relay := &sluicesql.Relay{DB: db, Outbox: outbox, Queues: []*sluice.Queue{orders}}
 	worker := &sluice.Worker{Queue: orders, Handler: func(ctx context.Context, e sluice.Entry) error {
 		return inTx(ctx, db, func(tx *sql.Tx) error {
-			first, err := sluicesql.Once(ctx, tx, e)
+			first, err := sluicesql.Once(ctx, tx, e, sluicesql.InQueue("orders"))
 			if err != nil || !first {
 				return err // it was done before: the task is done
 			}
