@@ -25,7 +25,7 @@ func (a *app) cancelCommand() *cobra.Command {
 ends, and what it has done is not undone. One that is done is forgotten, with its result: its ID can be enqueued again, also with
 DuplicatesOnce.`,
 		Example: `  sluice cancel orders order-17 order-18
-  sluice cancel orders --all --state scheduled --id test-`,
+  sluice cancel orders --all --state scheduled --prefix test-`,
 	}, act, &selection{})
 }
 
@@ -119,7 +119,8 @@ func (a *app) reviveCommand() *cobra.Command {
 	return a.changeCommand(&cobra.Command{
 		Aliases: []string{"retry"}, Short: "Put dead letters back: due now, with no attempts",
 		Example: `  sluice revive orders order-17
-  sluice revive orders --all --reason "connection refused" --dry-run`,
+  sluice revive orders --all --reason "connection refused" --dry-run
+  sluice revive orders --all --reason timeout --since 1h --rate 50`,
 	}, action{
 		name: "revive", done: "revived", states: []sluice.State{sluice.StateDead},
 		many: func(ctx context.Context, q *sluice.Queue, ids ...string) (int, error) { return q.Revive(ctx, ids...) },

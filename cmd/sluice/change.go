@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -28,6 +29,7 @@ type selection struct {
 	dryRun  bool
 	yes     bool
 	confirm int64
+	rate    int
 }
 
 // action is what a command does with tasks.
@@ -61,8 +63,8 @@ func (s *selection) addTo(f *pflag.FlagSet, states []sluice.State) {
 		}
 		f.StringVar(&s.state, "state", "", usage)
 	}
-	f.StringVar(&s.filter.reason, "reason", "", "with --all: only tasks whose reason or last error contains this text")
-	f.StringVar(&s.filter.id, "id", "", "with --all: only tasks whose ID contains this text")
+	s.filter.addTo(f, "with --all: ")
+	f.IntVar(&s.rate, "rate", 0, "with --all: this many tasks a second at the most (0: as fast as it goes)")
 	f.IntVar(&s.limit, "limit", 1_000_000, "with --all: only the first so many")
 	f.BoolVar(&s.dryRun, "dry-run", false, "say what would be done, and do nothing")
 	f.BoolVar(&s.yes, "yes", false, "with --all: ask nothing")
@@ -85,7 +87,7 @@ func (a *app) change(ctx context.Context, act action, s selection, queue string,
 		return usagef("name the IDs (- reads them from standard input, one a line), or use --all")
 	}
 	if !s.all && (s.state != "" || s.filter.isSet()) {
-		return usagef("--state, --reason and --id choose among --all")
+		return usagef("--state and the filters (--reason, --prefix, --since …) choose among --all")
 	}
 	if s.all {
 		return a.changeAll(ctx, act, s, queue)
@@ -303,6 +305,11 @@ func (a *app) changeAll(ctx context.Context, act action, s selection, queue stri
 		return s.filter.check(state)
 	case s.limit < 1 || s.limit > 10_000_000:
 		return usagef("--limit is 1 to 10 million")
+	case s.rate < 0:
+		return usagef("--rate is a number of tasks a second")
+	}
+	if err := s.filter.readTimes(func() time.Time { return a.now(ctx) }); err != nil {
+		return err
 	}
 	q, name, err := a.open(ctx, queue)
 	if err != nil {
@@ -312,25 +319,25 @@ func (a *app) changeAll(ctx context.Context, act action, s selection, queue stri
 	if err != nil {
 		return err
 	}
-	result := resultJSON{Action: act.name, DryRun: s.dryRun, Matched: len(chosen), Limited: limited}
+	result := resultJSON{Action: act.name, DryRun: s.dryRun, Matched: chosen.len(), Limited: limited}
 	t := &tally{by: map[outcome]int{}}
 	if state == sluice.StateDone {
 		act.name, act.done = "forget", "forgotten"
 	}
-	what := fmt.Sprintf("%s of %s", inspect.Plural(int64(len(chosen)), act.noun(state)), show(name))
+	what := fmt.Sprintf("%s of %s", inspect.Plural(int64(chosen.len()), act.noun(state)), show(name))
 	if limited {
 		what = "the first " + what
 	}
-	if len(chosen) == 0 || s.dryRun {
+	if chosen.len() == 0 || s.dryRun {
 		a.sayDry(act, what, chosen)
 		return a.finish(result, name, t, nil)
 	}
-	if err := a.ask(ctx, act.name, what, int64(len(chosen)), s); err != nil {
+	if err := a.ask(ctx, act.name, what, int64(chosen.len()), s); err != nil {
 		return err
 	}
-	failed := a.carryOut(ctx, act, q, chosen, t)
+	failed := a.carryOut(ctx, act, q, state, chosen, s.rate, t)
 	if !a.json {
-		_, _ = fmt.Fprintf(a.out, "%s %s of %s%s\n", act.done, inspect.Count(int64(t.done())), inspect.Count(int64(len(chosen))), t.details())
+		_, _ = fmt.Fprintf(a.out, "%s %s of %s%s\n", act.done, inspect.Count(int64(t.done())), inspect.Count(int64(chosen.len())), t.details())
 	}
 	return a.finish(result, name, t, failed)
 }
@@ -359,21 +366,28 @@ func (t *tally) details() string {
 
 // choose reads which tasks are meant; only these are touched, and what comes later is not. It keeps
 // what identifies them and no payload.
-func (a *app) choose(ctx context.Context, q *sluice.Queue, state sluice.State, s selection) (chosen []sluice.TaskInfo, limited bool, err error) {
+func (a *app) choose(ctx context.Context, q *sluice.Queue, state sluice.State, s selection) (chosen *ids, limited bool, err error) {
 	p := a.newProgress("looking", -1)
 	defer p.end()
-	for t, err := range q.All(ctx, state, sluice.WithoutPayloads()) {
+	options := []sluice.ReadOption{sluice.WithoutPayloads()}
+	if s.filter.group != "" && state == sluice.StateWaiting {
+		options = append(options, sluice.InGroup(s.filter.group))
+	}
+	chosen = &ids{}
+	for t, err := range q.All(ctx, state, options...) {
 		if err != nil {
 			return nil, false, err
 		}
 		p.add(1)
-		if !s.filter.matches(t) {
-			continue
-		}
-		if len(chosen) == s.limit {
+		switch {
+		case s.filter.isPast(t):
+			return chosen, false, nil
+		case !s.filter.matches(t):
+		case chosen.len() == s.limit:
 			return chosen, true, nil
+		default:
+			chosen.add(t.ID)
 		}
-		chosen = append(chosen, named(state, t.ID))
 	}
 	return chosen, false, nil
 }
@@ -384,17 +398,17 @@ func named(s sluice.State, id string) sluice.TaskInfo {
 }
 
 // sayDry says what would be done.
-func (a *app) sayDry(act action, what string, chosen []sluice.TaskInfo) {
+func (a *app) sayDry(act action, what string, chosen *ids) {
 	if a.json {
 		return
 	}
-	if len(chosen) == 0 {
+	if chosen.len() == 0 {
 		_, _ = fmt.Fprintf(a.out, "nothing to %s: %s match\n", act.name, what)
 		return
 	}
 	_, _ = fmt.Fprintf(a.out, "would %s %s; the first:\n", act.name, what)
-	for _, e := range chosen[:min(10, len(chosen))] {
-		_, _ = fmt.Fprintf(a.out, "  %s\n", show(e.ID))
+	for _, id := range chosen.of(0, min(10, chosen.len())) {
+		_, _ = fmt.Fprintf(a.out, "  %s\n", show(id))
 	}
 }
 
@@ -419,38 +433,48 @@ func (a *app) ask(ctx context.Context, verb, what string, n int64, s selection) 
 	return nil
 }
 
-// carryOut does it, some tasks at a time. The first error ends it; what was done before is in the
-// tally.
-func (a *app) carryOut(ctx context.Context, act action, q *sluice.Queue, chosen []sluice.TaskInfo, t *tally) error {
-	p := a.newProgress(act.name, len(chosen))
+// carryOut does it, some tasks at a time, and no more than rate a second, if that is not 0. The first
+// error ends it; what was done before is in the tally.
+func (a *app) carryOut(ctx context.Context, act action, q *sluice.Queue, state sluice.State, chosen *ids, rate int, t *tally) error {
+	p := a.newProgress(act.name, chosen.len())
 	defer p.end()
-	if act.many != nil {
-		for part := range slices.Chunk(chosen, pageSize) {
-			ids := make([]string, len(part))
-			for i, e := range part {
-				ids[i] = e.ID
+	began, step := time.Now(), pageSize
+	if rate > 0 {
+		step = max(1, min(step, rate/10))
+	}
+	for from := 0; from < chosen.len(); from += step {
+		part := chosen.of(from, min(from+step, chosen.len()))
+		if rate > 0 {
+			select {
+			case <-time.After(time.Until(began.Add(time.Duration(from) * time.Second / time.Duration(rate)))):
+			case <-ctx.Done():
+				return ctx.Err()
 			}
-			n, err := act.many(ctx, q, ids...)
-			t.add(outcomeDone, n)
-			if err != nil {
-				return err
-			}
-			t.add(outcomeMissing, len(part)-n)
-			p.add(len(part))
 		}
-		return nil
+		if err := a.carryOutPart(ctx, act, q, state, part, t); err != nil {
+			return err
+		}
+		p.add(len(part))
+	}
+	return nil
+}
+
+func (a *app) carryOutPart(ctx context.Context, act action, q *sluice.Queue, state sluice.State, part []string, t *tally) error {
+	if act.many != nil {
+		n, err := act.many(ctx, q, part...)
+		t.add(outcomeDone, n)
+		if err == nil {
+			t.add(outcomeMissing, len(part)-n)
+		}
+		return err
 	}
 	all, ctx := errgroup.WithContext(ctx)
 	all.SetLimit(4 * atOnce)
-	for _, e := range chosen {
-		if ctx.Err() != nil {
-			break
-		}
+	for _, id := range part {
 		all.Go(func() error {
-			o, err := act.one(ctx, q, e)
+			o, err := act.one(ctx, q, named(state, id))
 			if err == nil {
 				t.add(o, 1)
-				p.add(1)
 			}
 			return err
 		})

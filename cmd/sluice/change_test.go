@@ -63,7 +63,7 @@ func TestChange_All(t *testing.T) {
 	require.EqualValues(t, 1200, stats.Scheduled)
 
 	result = resultJSON{}
-	s.json(exitOK, &result, "bury", "orders", "--all", "--state", "scheduled", "--id", "order-00", "--why", "first hundred", "--yes")
+	s.json(exitOK, &result, "bury", "orders", "--all", "--state", "scheduled", "--contains", "order-00", "--why", "first hundred", "--yes")
 	require.Equal(t, 100, result.Done)
 	result = resultJSON{}
 	s.json(exitOK, &result, "bury", "orders", "--all", "--state", "scheduled", "--limit", "300", "--yes")
@@ -119,11 +119,11 @@ func TestLs_GoesOnBehind(t *testing.T) {
 	}
 	require.Len(t, seen, 700)
 	var page tasksJSON
-	s.json(exitOK, &page, "ls", "orders", "--state", "scheduled", "--id", "99")
+	s.json(exitOK, &page, "ls", "orders", "--state", "scheduled", "--contains", "99")
 	require.Len(t, page.Tasks, 7)
 	require.Empty(t, page.After)
 	page = tasksJSON{}
-	s.json(exitOK, &page, "ls", "orders", "--state", "scheduled", "--id", "a:699", "--max-look", "250")
+	s.json(exitOK, &page, "ls", "orders", "--state", "scheduled", "--contains", "a:699", "--max-look", "250")
 	require.Empty(t, page.Tasks)
 	require.NotEmpty(t, page.After, "it says that it has not looked at all")
 }
@@ -205,4 +205,67 @@ func TestCompletion_OffersCommandsAndFlags(t *testing.T) {
 	for _, flag := range []string{"--running", "--rate", "--burst", "--per-group", "--off", "--dry-run"} {
 		require.Contains(t, flags, flag+"\t")
 	}
+}
+
+// TestChange_Filters are the same for ls and for --all.
+func TestChange_Filters(t *testing.T) {
+	s := newStage(t)
+	q := s.queue("orders")
+	for i, reason := range []string{"dial: i/o Timeout", "card declined", "TIMEOUT"} {
+		_, err := q.Enqueue(t.Context(), sluice.Task{ID: fmt.Sprint("order-", i), Group: fmt.Sprint("g", i)})
+		require.NoError(t, err)
+		entries, err := q.Claim(t.Context(), 1, time.Minute)
+		require.NoError(t, err)
+		require.NoError(t, q.Bury(t.Context(), reason, entries[0]))
+	}
+	for flags, want := range map[string][]string{
+		"--reason timeout":              {"order-0", "order-2"},
+		"--reason TIMEOUT --contains 2": {"order-2"},
+		"--prefix order-1":              {"order-1"},
+		"--prefix rder-1":               nil,
+		"--group g2":                    {"order-2"},
+		"--since 1h --reason declined":  {"order-1"},
+		"--until 1h":                    nil,
+		"--since 2020-01-31T12:00:00Z":  {"order-0", "order-1", "order-2"},
+		"--since 2020-01-31T12:00:00Z --until 2020-02-01T12:00:00Z": nil,
+	} {
+		var page tasksJSON
+		s.json(exitOK, &page, append([]string{"ls", "orders", "--state", "dead"}, strings.Fields(flags)...)...)
+		var found []string
+		for _, task := range page.Tasks {
+			found = append(found, task.ID)
+		}
+		require.Equal(t, want, found, flags)
+		var result resultJSON
+		s.json(exitOK, &result, append([]string{"revive", "orders", "--all", "--dry-run"}, strings.Fields(flags)...)...)
+		require.Equal(t, len(want), result.Matched, flags)
+	}
+	for _, flags := range []string{"--since -1h", "--until soon", "--since 1h --until 2h"} {
+		require.Equal(t, exitUsage, s.run(append([]string{"revive", "orders", "--all"}, strings.Fields(flags)...)...).code, flags)
+	}
+	require.Contains(t, s.ok("revive", "orders", "--all", "--reason", "timeout", "--since", "1h", "--confirm", "2"), "revived 2 of 2")
+}
+
+// TestChange_Rate is not exceeded: a herd that comes back at once would do again what has killed it.
+func TestChange_Rate(t *testing.T) {
+	s := newStage(t)
+	q := s.queue("orders")
+	for i := range 41 {
+		_, err := q.Enqueue(t.Context(), sluice.Task{ID: fmt.Sprint(i), Delay: time.Hour})
+		require.NoError(t, err)
+	}
+	began := time.Now()
+	require.Contains(t, s.ok("run", "orders", "--all", "--state", "scheduled", "--rate", "40", "--yes"), "due now 41 of 41")
+	require.GreaterOrEqual(t, time.Since(began), time.Second)
+	require.Equal(t, exitUsage, s.run("run", "orders", "--all", "--rate", "-1").code)
+}
+
+// TestIDs_AreKeptWhole, also empty ones and the first.
+func TestIDs_AreKeptWhole(t *testing.T) {
+	var s ids
+	for _, id := range []string{"a", "", "bc", "\x00"} {
+		s.add(id)
+	}
+	require.Equal(t, []string{"a", "", "bc", "\x00"}, s.of(0, s.len()))
+	require.Equal(t, []string{"bc"}, s.of(2, 3))
 }

@@ -40,15 +40,15 @@ func TestDone_IsSeenAndForgotten(t *testing.T) {
 	require.Regexp(t, `(?m)^mails .* 3 done$`, s.ok("queues"))
 	require.Regexp(t, `(?m)^text +2 +\S+Z +\S+$`, s.ok("ls", "mails", "--state", "done"))
 	require.NotContains(t, s.ok("ls", "mails", "--state", "done", "--wide"), "4711")
-	require.Regexp(t, `(?m)^text +2 +\S+Z +\S+ +sent as 4711$`, s.ok("ls", "mails", "--state", "done", "--payload", "--id", "t"))
+	require.Regexp(t, `(?m)^text +2 +\S+Z +\S+ +sent as 4711$`, s.ok("ls", "mails", "--state", "done", "--payload", "--contains", "t"))
 	require.Regexp(t, `(?s)state +done\nattempts +2\ndone +\S+Z, \S+ ago\nresult +12 bytes, shown with --payload\n$`, s.ok("get", "mails", "text"))
 	require.Regexp(t, `result +"\\xff\\x00"\n$`, s.ok("get", "mails", "bytes", "--payload"))
 	require.Regexp(t, `result +none\n$`, s.ok("get", "mails", "none", "--payload"))
-	require.NotContains(t, s.ok("ls", "mails", "--state", "done", "--older", "1h"), "text")
-	require.Contains(t, s.ok("ls", "mails", "--state", "done", "--older", "1ns"), "text")
+	require.NotContains(t, s.ok("ls", "mails", "--state", "done", "--until", "1h"), "text")
+	require.Contains(t, s.ok("ls", "mails", "--state", "done", "--until", "1ns"), "text")
 
 	now := time.Now()
-	require.True(t, filter{before: now}.isPast(sluice.TaskInfo{State: sluice.StateDone, DoneAt: now.Add(1)}), "the rest of the list is not read")
+	require.True(t, (&filter{before: now}).isPast(sluice.TaskInfo{State: sluice.StateDone, DoneAt: now.Add(1)}), "the rest of the list is not read")
 
 	var task taskJSON
 	s.json(exitOK, &task, "get", "mails", "bytes", "--payload")
@@ -83,7 +83,7 @@ func TestDone_IsSeenAndForgotten(t *testing.T) {
 	require.Equal(t, "absent", s.stateOf(q, "text"))
 	require.Contains(t, s.ok("cancel", "mails", "--all", "--state", "done", "--dry-run"), "would forget 2 done tasks of mails")
 	require.Equal(t, "done", s.stateOf(q, "bytes"))
-	require.Contains(t, s.ok("cancel", "mails", "--all", "--state", "done", "--id", "bytes", "--confirm", "1"), "forgotten 1 of 1")
+	require.Contains(t, s.ok("cancel", "mails", "--all", "--state", "done", "--contains", "bytes", "--confirm", "1"), "forgotten 1 of 1")
 	require.Equal(t, "absent", s.stateOf(q, "bytes"))
 	require.Contains(t, s.run("purge", "mails").err, "done 1")
 	require.NotContains(t, s.ok("queues"), "3 done")

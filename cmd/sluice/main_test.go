@@ -229,8 +229,8 @@ func TestGolden(t *testing.T) {
 
 	var text strings.Builder
 	for _, line := range []string{
-		"queues", "queues --wide", "workers", "workers orders", "ls orders", "ls orders --state scheduled", "ls orders --state leased", "ls orders --state leased --older 1h", "ls orders --state active", "ls orders --state dead", "ls orders --state dead --reason nothing",
-		"ls orders --state done", "ls orders --state done --payload", "ls orders --state done --wide --id 1", "ls orders --state done --older 1h", "ls orders --state completed", "ls orders --state done --reason timeout", "ls mails --state done",
+		"queues", "queues --wide", "workers", "workers orders", "ls orders", "ls orders --state scheduled", "ls orders --state leased", "ls orders --state leased --until 1h", "ls orders --state active", "ls orders --state dead", "ls orders --state dead --reason nothing",
+		"ls orders --state done", "ls orders --state done --payload", "ls orders --state done --wide --contains 1", "ls orders --state done --until 1h", "ls orders --state completed", "ls orders --state done --reason timeout", "ls mails --state done",
 		"ls mails --state dead --reason dead-2 --payload", "get orders dead-1", "get orders due-1 --payload", "get orders leased-1", "get orders leased-2", "get orders retried-1", "get orders done-1", "get orders done-1 --payload", "get orders done-2 --payload", "get orders none", "ls typo", "worker", "queue ls",
 		"locks", "lock stock:phone", "lock gate", "lock none",
 		"cancel orders due-1 none done-2 --dry-run", "cancel orders done-2", "run orders --all --state done", "run orders done-1", "run orders later-1", "delay orders later-1 --for 30m", "bury orders later-1 --why poison",
@@ -302,8 +302,8 @@ func TestExitCodes(t *testing.T) {
 		{"revive orders --all --state done", exitUsage},
 		{"ls orders --limit 0", exitUsage},
 		{"ls orders --reason x", exitOK},
-		{"ls orders --older -5m", exitUsage},
-		{"ls orders --older soon", exitUsage},
+		{"ls orders --until -5m", exitUsage},
+		{"ls orders --until soon", exitUsage},
 		{"workers orders mails", exitUsage},
 		{"workers", exitOK},
 		{"ls orders --after nonsense", exitUsage},

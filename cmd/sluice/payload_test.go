@@ -49,9 +49,9 @@ func TestTasks_ReadNoPayloads(t *testing.T) {
 	}
 	for _, line := range []string{
 		"ls orders", "ls orders --state dead --reason broken", "ls orders --state scheduled --json", "ls orders --wide", "get orders due3", "get orders due3 --json",
-		"ls orders --state done", "ls orders --state done --wide --json", "get orders done3", "cancel orders done0", "cancel orders --all --state done --id done1 --yes",
-		"cancel orders due0 --dry-run", "bury orders due0", "bury orders --all --id due1 --yes", "run orders --all --state scheduled --yes",
-		"drop orders dead0", "revive orders --all --reason broken --yes", "cancel orders --all --state due --id scheduled1 --yes",
+		"ls orders --state done", "ls orders --state done --wide --json", "get orders done3", "cancel orders done0", "cancel orders --all --state done --contains done1 --yes",
+		"cancel orders due0 --dry-run", "bury orders due0", "bury orders --all --contains due1 --yes", "run orders --all --state scheduled --yes",
+		"drop orders dead0", "revive orders --all --reason broken --yes", "cancel orders --all --state due --contains scheduled1 --yes",
 	} {
 		before := sent()
 		s.ok(strings.Fields(line)...)

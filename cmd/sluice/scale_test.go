@@ -50,7 +50,7 @@ func TestScale_NoCommandIsLong(t *testing.T) {
 	require.NoError(t, rdb.ConfigSet(ctx, "slowlog-log-slower-than", "500").Err())
 	require.NoError(t, rdb.ConfigSet(ctx, "slowlog-max-len", "1000000").Err())
 	for _, line := range []string{
-		"queues", "top --frames 2 --interval 200ms", "ls stuck", "ls graves --state dead --limit 1000", "ls graves --state dead --id order-" + fmt.Sprint(tasks/4-1) + " --max-look 100000000",
+		"queues", "top --frames 2 --interval 200ms", "ls stuck", "ls graves --state dead --limit 1000", "ls graves --state dead --contains order-" + fmt.Sprint(tasks/4-1) + " --max-look 100000000",
 		"get stuck order-7", "locks", "lock item-7", "revive graves --all --dry-run", "revive graves --all --yes",
 	} {
 		require.NoError(t, rdb.Do(ctx, "SLOWLOG", "RESET").Err())

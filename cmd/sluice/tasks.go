@@ -139,49 +139,6 @@ func stateNamed(name string) (sluice.State, error) {
 	return state, usagef("--state is due, scheduled, leased, dead, done or waiting%s", didYouMean(states, name))
 }
 
-// filter says which tasks are meant.
-type filter struct {
-	reason, id string
-	before     time.Time // when what since says was, at the latest; zero for any time
-}
-
-func (f filter) matches(e sluice.TaskInfo) bool {
-	return strings.Contains(e.Reason, f.reason) && strings.Contains(e.ID, f.id) &&
-		(f.before.IsZero() || !since(e).IsZero() && !since(e).After(f.before))
-}
-
-// isPast reports whether neither a task nor any behind it in its list matches, because they are too
-// new. Leased and scheduled tasks are not listed in the order of since.
-func (f filter) isPast(e sluice.TaskInfo) bool {
-	return !f.before.IsZero() && slices.Contains([]sluice.State{sluice.StateDue, sluice.StateDead, sluice.StateDone}, e.State) && since(e).After(f.before)
-}
-
-// check reports what cannot be asked of tasks in a state.
-func (f filter) check(s sluice.State) error {
-	if s == sluice.StateDone && f.reason != "" {
-		return usagef("--reason is not for tasks that are done: why they failed before is not kept")
-	}
-	return nil
-}
-
-func (f filter) isSet() bool { return f != filter{} }
-
-// since returns since when a task is due, leased, dead or done, or when one that is due later has
-// failed. Zero if it has not, or that is not known.
-func since(e sluice.TaskInfo) time.Time {
-	switch e.State {
-	case sluice.StateDue:
-		return e.Due
-	case sluice.StateLeased:
-		return e.LeasedSince
-	case sluice.StateDead:
-		return e.DiedAt
-	case sluice.StateDone:
-		return e.DoneAt
-	}
-	return e.FailedAt
-}
-
 // pageSize is how many tasks are read at a time.
 const pageSize = 250
 
@@ -191,9 +148,7 @@ type lsOptions struct {
 	filter         filter
 	limit, maxLook int
 	after          string
-	older          time.Duration
 	payload, wide  bool
-	group          string
 }
 
 func (o lsOptions) detail() detail { return detail{payload: o.payload, header: o.wide} }
@@ -214,20 +169,18 @@ as their results is shown with --payload alone.
 
 Waiting are those that wait in their groups until others are done. They come by group; --group shows one.
 
---older 5m lists only tasks that are due, leased, dead or done for longer than five minutes; of scheduled ones, those that failed longer ago than that.`,
+--until 5m lists only tasks that are due, leased, dead or done for longer than five minutes; of scheduled ones, those that failed longer ago than that.
+--since 1h lists those of the last hour.`,
 		Example: `  sluice ls orders --state dead --reason "connection refused"
-  sluice ls orders --state leased --older 5m
+  sluice ls orders --state leased --until 5m
   sluice ls orders --state scheduled --reason timeout --json
-  sluice ls orders --state done --id order-17 --payload`,
+  sluice ls orders --state done --prefix order-17 --payload`,
 		Args: usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.ls(cmd.Context(), args[0], o) },
 	}
 	f := c.Flags()
 	f.StringVar(&o.state, "state", "due", "due, scheduled, leased, dead, done or waiting")
-	f.StringVar(&o.group, "group", "", "only tasks of this group that wait")
-	f.StringVar(&o.filter.reason, "reason", "", "only tasks whose reason or last error contains this text")
-	f.DurationVar(&o.older, "older", 0, "only tasks that are due, leased, dead or done for longer, or failed longer ago")
-	f.StringVar(&o.filter.id, "id", "", "only tasks whose ID contains this text")
+	o.filter.addTo(f, "")
 	f.IntVar(&o.limit, "limit", 100, "how many tasks to show, 1 to 10000")
 	f.IntVar(&o.maxLook, "max-look", 1_000_000, "how many tasks to look at for those that match, at the most")
 	f.StringVar(&o.after, "after", "", "go on behind this place, which the list before has named")
@@ -247,11 +200,8 @@ func (a *app) ls(ctx context.Context, queue string, o lsOptions) error {
 	if o.limit < 1 || o.limit > 10_000 {
 		return usagef("--limit is 1 to 10000; --after goes on behind")
 	}
-	if o.group != "" && state != sluice.StateWaiting {
-		return usagef("--group is for --state waiting")
-	}
-	if o.older < 0 {
-		return usagef("--older is a length of time: 90s, 5m, 24h")
+	if err := o.filter.readTimes(func() time.Time { return a.now(ctx) }); err != nil {
+		return err
 	}
 	after, err := readPlace(state, o.after)
 	if err != nil {
@@ -262,9 +212,6 @@ func (a *app) ls(ctx context.Context, queue string, o lsOptions) error {
 		return err
 	}
 	now := a.now(ctx)
-	if o.older > 0 {
-		o.filter.before = now.Add(-o.older)
-	}
 	found, next, err := find(ctx, q, state, after, o, a.newProgress("looking", -1))
 	if err != nil {
 		return err
@@ -293,8 +240,8 @@ func find(ctx context.Context, q *sluice.Queue, state sluice.State, after sluice
 			n = min(n, o.limit-len(found))
 		}
 		options := o.detail().options()
-		if o.group != "" {
-			options = append(options, sluice.InGroup(o.group))
+		if o.filter.group != "" && state == sluice.StateWaiting {
+			options = append(options, sluice.InGroup(o.filter.group))
 		}
 		page, err := q.List(ctx, state, after, n, options...)
 		if err != nil {

@@ -109,27 +109,27 @@ func TestLs_Older(t *testing.T) {
 		require.NoError(t, err)
 		return ids, scripts
 	}
-	ids, scripts := calls("--older", "30m", "--limit", "1000")
+	ids, scripts := calls("--until", "30m", "--limit", "1000")
 	require.Len(t, ids, 500)
 	require.Equal(t, 3, scripts, "it ends at the first that is too new")
-	ids, scripts = calls("--older", "2h")
+	ids, scripts = calls("--until", "2h")
 	require.Empty(t, ids)
 	require.Equal(t, 1, scripts)
 
 	entries, err := q.Claim(ctx, 3, time.Hour) // task-1, task-101 and so on
 	require.NoError(t, err)
 	s.backdate(q, entries[0].ID, 10*time.Minute)
-	ids, _ = calls("--state", "leased", "--older", "5m")
+	ids, _ = calls("--state", "leased", "--until", "5m")
 	require.Equal(t, []string{entries[0].ID}, ids)
 	require.NoError(t, q.Retry(ctx, time.Hour, "too slow", entries[1]))
 	time.Sleep(2 * time.Millisecond) // then it is older than one
-	ids, _ = calls("--state", "scheduled", "--older", "1ms", "--reason", "slow")
+	ids, _ = calls("--state", "scheduled", "--until", "1ms", "--reason", "slow")
 	require.Equal(t, []string{entries[1].ID}, ids)
-	ids, _ = calls("--state", "scheduled", "--older", "5m")
+	ids, _ = calls("--state", "scheduled", "--until", "5m")
 	require.Empty(t, ids)
 	require.NoError(t, q.Bury(ctx, "poison", entries[2]))
 	require.NoError(t, s.rdb.ZAdd(ctx, "{Queue:orders}:dead", redis.Z{Score: float64(now.Add(-time.Hour).Unix()), Member: "old"}).Err())
-	ids, _ = calls("--state", "dead", "--older", "30m")
+	ids, _ = calls("--state", "dead", "--until", "30m")
 	require.Equal(t, []string{"old"}, ids)
 }
 
