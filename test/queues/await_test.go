@@ -285,25 +285,32 @@ func TestAwait_SharesNoMemory(t *testing.T) {
 // TestAwait_OneThatIsNotTheLibrarysEndsNoOther wait, although all are looked at by one script.
 func TestAwait_OneThatIsNotTheLibrarysEndsNoOther(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
-		want := map[string]error{"bad": sluice.ErrCorrupt}
+		ids := []string{"bad"}
 		for i := range 20 {
-			want[fmt.Sprint("good", i)] = context.DeadlineExceeded
+			ids = append(ids, fmt.Sprint("good", i))
 		}
-		for id := range want {
+		for _, id := range ids {
 			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: id})
 		}
-		ctx, cancel := context.WithTimeout(b.Context(), 500*time.Millisecond)
+		ctx, cancel := context.WithCancel(b.Context())
 		defer cancel()
-		var all sync.WaitGroup
-		for id, want := range want {
-			all.Go(func() {
+		var others sync.WaitGroup
+		for _, id := range ids[1:] {
+			others.Go(func() {
 				_, err := b.Q.Await(ctx, id)
-				require.ErrorIs(b, err, want, id)
+				require.ErrorIs(b, err, context.Canceled, id)
 			})
 		}
+		ended := make(chan error, 1)
+		go func() { // it ends with the test
+			_, err := b.Q.Await(b.Context(), "bad")
+			ended <- err
+		}()
 		time.Sleep(50 * time.Millisecond) // looks at all have begun
 		require.NoError(b, b.RDB.HSet(b.Context(), "{"+b.Key+"}:state", "bad", "*0,3:abc::").Err())
 		require.NoError(b, b.RDB.ZAdd(b.Context(), b.Key, redis.Z{Score: 1, Member: "bad"}).Err()) // looks see it anew
-		all.Wait()
+		require.ErrorIs(b, <-ended, sluice.ErrCorrupt)
+		cancel()
+		others.Wait()
 	}, remembers)
 }
