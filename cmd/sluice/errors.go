@@ -60,10 +60,13 @@ func noSuchCommand(root *cobra.Command, args []string) error {
 	return usagef("unknown command %s%s", show(args[0]), didYouMean(root, args[0]))
 }
 
+// destructive are commands that no typo leads to.
+var destructive = []string{"cancel", "drop", "purge", "unlock"}
+
 // didYouMean names the commands below c that are like a word, at the end of a sentence.
 func didYouMean(c *cobra.Command, word string) string {
 	c.SuggestionsMinimumDistance = 2
-	likely := c.SuggestionsFor(word)
+	likely := slices.DeleteFunc(c.SuggestionsFor(word), func(name string) bool { return slices.Contains(destructive, name) })
 	if word == "" || len(likely) == 0 {
 		return ""
 	}
