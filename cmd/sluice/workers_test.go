@@ -160,7 +160,7 @@ func TestAliases_OfAsynq(t *testing.T) {
 	require.Equal(t, s.ok("get", "orders", "dead-2", "--json"), s.ok("inspect", "orders", "dead-2", "--json"))
 	s.ok("servers")
 	for line, want := range map[string]string{
-		"worker": "did you mean workers?", "queue ls": "did you mean queues?", "task ls": "did you mean ls?", "task ls --queue=orders": "did you mean ls?", "server ls": "did you mean workers or serve?", "reviv": "did you mean revive?",
+		"worker": "did you mean workers?", "queue ls": "did you mean queues?", "task ls": "did you mean ls?", "task ls --queue=orders": "did you mean ls?", "server ls": "did you mean serve or workers?", "reviv": "did you mean revive?",
 		"ls orders --state active": "did you mean leased?", "ls orders --state archived": "did you mean dead?", "ls orders --state pending": "did you mean due?",
 		"ls orders --state retry": "did you mean scheduled?", "ls orders --state schedulled": "did you mean scheduled?", "cancel orders --all --state failed": "did you mean dead?",
 	} {
