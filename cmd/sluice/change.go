@@ -438,7 +438,7 @@ func (a *app) ask(ctx context.Context, verb, what string, n int64, s selection) 
 func (a *app) carryOut(ctx context.Context, act action, q *sluice.Queue, state sluice.State, chosen *ids, rate int, t *tally) error {
 	p := a.newProgress(act.name, chosen.len())
 	defer p.end()
-	began, step := time.Now(), pageSize
+	next, step := time.Now(), pageSize
 	if rate > 0 {
 		step = max(1, min(step, rate/10))
 	}
@@ -446,10 +446,11 @@ func (a *app) carryOut(ctx context.Context, act action, q *sluice.Queue, state s
 		part := chosen.of(from, min(from+step, chosen.len()))
 		if rate > 0 {
 			select {
-			case <-time.After(time.Until(began.Add(time.Duration(from) * time.Second / time.Duration(rate)))):
+			case <-time.After(time.Until(next)):
 			case <-ctx.Done():
 				return ctx.Err()
 			}
+			next = time.Now().Add(time.Duration(len(part)) * time.Second / time.Duration(rate)) // nothing is caught up on
 		}
 		if err := a.carryOutPart(ctx, act, q, state, part, t); err != nil {
 			return err

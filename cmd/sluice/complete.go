@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -18,6 +19,10 @@ const (
 	// mostOffered is how many names and IDs are offered.
 	mostOffered = 100
 )
+
+// harmless are the names that are offered. Bash expands what it is offered: a queue that somebody has
+// called $(…) would be run as a command by whoever presses the tabulator.
+var harmless = regexp.MustCompile(`^[\pL\pN_.:@%+,=/][\pL\pN_.:@%+,=/-]*$`)
 
 // completeAll has the shell complete queues, IDs and states of all commands whose usage has them.
 func (a *app) completeAll(root *cobra.Command) {
@@ -62,7 +67,7 @@ func (a *app) completeQueue(withIDs bool) cobra.CompletionFunc {
 		}
 		var offered []string
 		for _, name := range found {
-			if strings.HasPrefix(name, begun) && show(name) == name && len(offered) < mostOffered { // others need --quoted
+			if strings.HasPrefix(name, begun) && harmless.MatchString(name) && len(offered) < mostOffered {
 				offered = append(offered, name)
 			}
 		}
