@@ -278,8 +278,9 @@ type Stats struct {
 	Retried int64
 	// Buried is how many tasks were put among the dead letters.
 	Buried int64
-	// Lost is how many leases ran out: a claim found that, and handed the task out again, or buried
-	// it. So it counts the leases of Workers that died, and of loops with Claim, too.
+	// Lost is how many leases ran out, counted as they do, whether their tasks were claimed again
+	// since or not. So it counts the leases of Workers that died or hang, and of loops with Claim,
+	// too; also one whose holder was late, and has finished or extended it all the same.
 	// WorkerStats.Lost is what a Worker has noticed itself.
 	Lost int64
 	// Trimmed is how many dead letters were removed by WithDeadLimit or WithDeadAge. Those that

@@ -1,8 +1,8 @@
 -- Removes due tasks from the queue and returns them, earliest first.
--- KEYS[3] the dead letters   KEYS[5] the leased tasks   KEYS[8] the queue's pause and limits   KEYS[12] see stock.lua
+-- KEYS[3] the dead letters   KEYS[5] the leased tasks   KEYS[8] the queue's pause and limits   KEYS[9] its counts   KEYS[12] see stock.lua
 -- ARGV[1] n, at most 250   ARGV[2] and ARGV[3] as bury's first two
 -- RETURNS { 1 if there may be more, -1 if a pause or limits keep more from being handed out, else 0; then per task: id, score, attempt and what it holds, payload }
--- USES unpack, rights, queue_idle, wake, read, limits, failure, tally, stock, groups, trim, due
+-- USES unpack, rights, queue_idle, wake, read, limits, failure, tally, leases, stock, groups, trim, due
 -- RETRY never: if the script runs twice, the second run removes other tasks.
 redis.call('ZCARD', KEYS[3]) -- check the types before the first write
 local leases = redis.call('ZCARD', KEYS[5])
@@ -26,7 +26,7 @@ if #removed > 0 then
   redis.call('ZREM', KEYS[1], unpack(removed))
   redis.call('HDEL', KEYS[2], unpack(removed))
   redis.call('HDEL', KEYS[4], unpack(removed))
-  if leases > 0 then redis.call('ZREM', KEYS[5], unpack(removed)) end -- those that have run out
+  if leases > 0 then unlease(removed) end
   for _, task in ipairs(ready) do
     settle(task.id, task.holds, true)
     if task.holds then holders[#holders + 1] = { task.id, task.holds } end

@@ -1,9 +1,9 @@
 -- Gives a task a new due time. A leased task gets it as a waiting version: once its holder
 -- has finished, the task is due again at that time.
--- KEYS[8] the queue's pause and limits   KEYS[14] see groups.lua
+-- KEYS[8] the queue's pause and limits   KEYS[9] its counts   KEYS[14] see groups.lua
 -- ARGV[1] id   ARGV[2] delay in seconds
 -- RETURNS 1 done   0 no such task   -1 a state field not written by this library
--- USES rights, prelude, wake, failure, state, groups, fields
+-- USES rights, prelude, wake, failure, state, groups, fields, leases
 -- RETRY never: the task may have changed its state between two runs.
 local id, due = ARGV[1], now + tonumber(ARGV[2])
 local score = redis.call('ZSCORE', KEYS[1], id)
@@ -35,7 +35,7 @@ end
 due = unlike(due, score, token)
 move(id, due)
 if hadLease then
-  redis.call('ZREM', KEYS[5], id)
+  unlease({ id })
   store(id, task, task.attempt)
   if task.attempt == 0 then forgetErrors({ id }) end
 end

@@ -15,6 +15,7 @@ local oldest = redis.call('ZRANGEBYSCORE', KEYS[1], '-1e300', text(now), 'WITHSC
 local scheduled = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. text(now), '1e300', 'WITHSCORES', 'LIMIT', 0, 1)[2]
 local counts = redis.call('HMGET', KEYS[9], 'done', 'retried', 'buried', 'lost', 'dropped', 'worked')
 for i = 1, 5 do counts[i] = finite(counts[i]) or 0 end
+counts[4] = counts[4] + redis.call('ZCOUNT', KEYS[5], '-inf', text(now)) -- those that have run out, and which nothing has counted yet: see leases.lua
 local workers = redis.call('ZCOUNT', KEYS[13], '(' .. text(now), text(now + 10800))
 local waiting, done = redis.pcall('ZCARD', KEYS[6]), redis.pcall('ZCOUNT', KEYS[10], '(' .. text(doneAfter(ARGV[1])), '+inf')
 readLimits()

@@ -21,7 +21,7 @@ end
 --   4. a function that cleans up what it read besides: a leased task that a foreign producer
 --      has moved gets its score back, and the new version waits; a waiting version, whose
 --      lease has run out, moves to its own due time; a malformed entry, and a task whose
---      attempts are used up, moves to the dead letters. It counts the leases that were lost. The caller
+--      attempts are used up, moves to the dead letters. The caller
 --      calls it after its own first write; it returns how many it has buried;
 --   5. whether it has left such a task alone, since it is in a group, or holds units, and the script is not given the groups.
 local function due(n, limit)
@@ -42,9 +42,8 @@ local function due(n, limit)
       return add(buried, { id = id, attempt = 0, reason = 'malformed', holds = holdsOf(field) })
     end
     if task.revived then revived[#revived + 1] = id end
-    local isLost = task.lease and task.lease <= now
     task, score = resolve(task, score)
-    task.id, task.score, task.isLost = id, text(score), isLost
+    task.id, task.score = id, text(score)
     local list = score > now and moved or ready
     if list == ready and limit and limit > 0 and nextAttempt(task) > limit then
       task.reason, list = 'attempts used up', buried
@@ -81,14 +80,12 @@ local function due(n, limit)
   end
   return ready, any, more or leaves, function()
     for i = 1, #revived, 250 do redis.call('ZREM', KEYS[3], unpack(revived, i, math.min(i + 249, #revived))) end
-    local lost, anew = 0, {}
+    local anew = {}
     for _, list in ipairs({ ready, moved, buried }) do
       for _, task in ipairs(list) do
-        if task.isLost then lost = lost + 1 end
         if task.isAnew then anew[#anew + 1] = task.id end
       end
     end
-    tally('lost', lost)
     forgetErrors(anew)
     for _, task in ipairs(moved) do
       move(task.id, tonumber(task.score))

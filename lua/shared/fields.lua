@@ -1,6 +1,6 @@
 -- DEFINES needAll, live, fieldOf, store, leased, unlike, resolve, stateOf, move, match, held
 -- DEFINES staleOrGone, unbury, buryAll, bury, giveback
--- USES unpack, rights, prelude, failure, state, groups
+-- USES unpack, rights, prelude, failure, state, groups, leases
 -- For the scripts that read or write state fields.
 --   KEYS[5] the leased tasks: zset, id -> lease end, the one in the state field. What has passed does not
 --   count. A foreign client that writes only KEYS[1] leaves an entry here, which counts until then.
@@ -135,7 +135,7 @@ local function buryAll(buried)
     end
     redis.call('ZREM', KEYS[1], unpack(ids))
     redis.call('ZADD', KEYS[3], unpack(scores))
-    redis.call('ZREM', KEYS[5], unpack(ids))
+    unlease(ids)
     redis.call('HSET', KEYS[4], unpack(fields))
     forgetErrors(ids)
     if KEYS[14] then leaveGroups(left) end
@@ -156,7 +156,7 @@ local function giveback(id, task, attempt, score)
   if attempt == 0 and (task.isAnew or task.attempt > (task.lease and 1 or 0)) then forgetErrors({ id }) end
   score = unlike(score, task.lease, task.token)
   move(id, score)
-  redis.call('ZREM', KEYS[5], id)
+  unlease({ id })
   store(id, task, attempt)
   unbury(id, task)
   local group = groupOf(task.holds)

@@ -1,11 +1,11 @@
 -- DEFINES finishAll
--- USES unpack, rights, read, failure, tally, plain, state, groups, fields, stock
+-- USES unpack, rights, prelude, read, failure, tally, plain, state, groups, fields, leases, stock
 -- For exchange: tasks that are not plain.
 
 -- Finishes the tasks of all groups: removes each whose receipt is valid, or lets its waiting
 -- version take over. Returns what became of each, and the earliest score of those that took over.
 local function finishAll()
-  local reply, finished, counted, place, again, holders, known, first, done = {}, {}, {}, {}, {}, {}, {}, nil, 0
+  local reply, finished, counted, place, again, holders, known, late, first, done = {}, {}, {}, {}, {}, {}, {}, {}, nil, 0
   local scores, field = redis.call('ZMSCORE', KEYS[1], unpack(ids)), reader(fieldsOf, ids, 16)
   for _, group in ipairs(groups) do
     local receipt = tonumber(group.receipt)
@@ -23,6 +23,7 @@ local function finishAll()
       elseif task ~= nil then -- also a state field not written by this library: finishing the task removes it
         finished[#finished + 1], place[#finished + 1] = id, i
         counted[#finished] = string.format('%.0f', task and task.attempt or 0)
+        if not (task and task.lease and task.lease > now) then late[#late + 1] = id end
         if task and (task.isAnew or task.attempt > 0) then again[#again + 1] = id end
         if task and task.holds or not task and holdsOf(field(i)) then holders[#holders + 1] = { id, field(i) } end
         unbury(id, task)
@@ -31,6 +32,7 @@ local function finishAll()
       reply[i] = task ~= nil and 1 or known[id] and 0 or staleOrGone(id)
     end
   end
+  if #late > 0 then unlease(late) end
   for j, answer in ipairs(#finished > 0 and finish(finished, place, function(j) return counted[j] end) or {}) do reply[place[j]] = answer end
   for _, holder in ipairs(holders) do
     settle(holder[1], holder[2], not discards)

@@ -17,7 +17,7 @@ if n > 0 then readLimits() end
 local payloadCount, stateCount = redis.call('HLEN', KEYS[2]), redis.call('HLEN', KEYS[4])
 if n > 0 or not ARGV[5] then redis.call('ZCARD', KEYS[3]) end -- else no plain task is read from there
 
--- Leases that have run out. The tasks are claimed again, or gone: a foreign consumer has removed them.
+-- Leases that have run out, which are counted as lost. The tasks are claimed again, or gone: a foreign consumer has removed them.
 local over = {}
 if n > 0 then over = redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', present, 'LIMIT', '0', '250') else redis.call('ZCARD', KEYS[5]) end
 
@@ -48,12 +48,13 @@ local function plainHeld()
       if found[id] == false then return false end -- the same ID for the second time
       if not found[id] then others[#others + 1], wanted[#wanted + 1] = id, receipt end
       found[id] = false
-      if field and known[field] == nil then
-        local attempt, lease, colon, by = string.match(field, '^(%d*)%+?%d?:([%d.]*):(:?)([!-9;-~]*)$')
-        if not lease or lease ~= '' and tonumber(lease) ~= receipt or colon == '' and by ~= '' then return false end
-        known[field] = attempt ~= '' and tonumber(attempt) > (lease == '' and 0 or 1)
+      if not field then return false end
+      if known[field] == nil then
+        local attempt, lease, colon, by = string.match(field, '^(%d*)%+?%d?:([%d.]+):(:?)([!-9;-~]*)$')
+        if not lease or tonumber(lease) ~= receipt or colon == '' and by ~= '' then return false end
+        known[field] = attempt ~= '' and tonumber(attempt) > 1
       end
-      if field and known[field] then again[#again + 1] = id end
+      if known[field] then again[#again + 1] = id end
     end
   end
   local scores = #others > 0 and redis.call('ZMSCORE', KEYS[1], unpack(others))
@@ -128,7 +129,7 @@ local function lease(claimed, attempts, unseen, holds)
     fields[2 * i - 1], fields[2 * i] = id, holds and holds[i] and holds[i] .. built[kind] or built[kind]
   end
   redis.call('ZADD', KEYS[1], unpack(scores))
-  if #over > 0 then redis.call('ZREM', KEYS[5], unpack(over)) end
+  if #over > 0 then tally('lost', redis.call('ZREM', KEYS[5], unpack(over))) end
   local held = redis.call('ZCARD', KEYS[5])
   if held < 16 and held + #claimed >= 16 then
     redis.call('ZADD', KEYS[5], leaseEnd, noID, unpack(scores))
@@ -196,7 +197,7 @@ if isPlain then
     for i = read, #ready + 1, -1 do attempts[i], dues[i] = nil, nil end
     if read > 0 then needLease() end
     if #ids > 0 then
-      answers = finish(ids, nil, function(i) return string.match(fields[i] or '', '^%d+') or '0' end)
+      answers = finish(ids, nil, function(i) return string.match(fields[i], '^%d+') or '0' end)
     elseif read > 0 then redis.call('ZREM', KEYS[1], ready[1]) end
     forgetErrors(again)
     tally('done', #ids)

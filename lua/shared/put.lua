@@ -1,5 +1,5 @@
 -- DEFINES first, enqueue, setPayload, supersedes
--- USES prelude, failure, state, fields, once
+-- USES prelude, failure, state, fields, leases, once
 -- For enqueue, with its arguments.
 redis.call('ZCARD', KEYS[5]) -- check its type before the first write
 local first
@@ -17,7 +17,7 @@ local function put(id, due, payload, field, wasDead)
   if field then
     local holds = holdsOf(field) -- of a task that a foreign consumer has removed: the new one has its units
     if holds and not (wasDead and string.byte(holds, 1) == 64) then redis.call('HSET', KEYS[4], id, holds .. '::') else redis.call('HDEL', KEYS[4], id) end
-    redis.call('ZREM', KEYS[5], id)
+    unlease({ id })
     forgetErrors({ id })
   end
   setPayload(id, payload)

@@ -1,5 +1,5 @@
 -- DEFINES clearGone, stockOf, takeUnits, standing, writeStocks
--- USES rights, failure, state, stock, groups
+-- USES rights, failure, state, stock, groups, leases
 -- For take.lua and enqueue_group.lua.
 
 -- Clears what is left of tasks that a foreign consumer has removed, and takes their fields off the list: once, where an ID comes again.
@@ -12,7 +12,7 @@ local function clearGone(ids, scores, fields)
         need('HINCRBY', KEYS[12])
         settleGone(id, fields[i])
         redis.call('HDEL', KEYS[4], id)
-        redis.call('ZREM', KEYS[5], id)
+        unlease({ id })
         forgetErrors({ id })
         if KEYS[14] then leaveGroups({ { id, fields[i] } }) end
       end

@@ -1,5 +1,5 @@
 -- DEFINES sweep
--- USES failure, stock, groups
+-- USES failure, stock, groups, leases
 -- For presence.lua.
 
 -- Ends what tasks hold that are no more: a foreign consumer has removed them, or who ended them did not know that they hold any. Each call looks
@@ -12,7 +12,7 @@ local function sweep()
     local id, field = found[2][i], found[2][i + 1]
     if string.byte(field, 1) == 42 and not redis.call('ZSCORE', KEYS[1], id) and not redis.call('ZSCORE', KEYS[3], id) and not waitsUntil(field) then
       redis.call('HDEL', KEYS[4], id)
-      redis.call('ZREM', KEYS[5], id)
+      unlease({ id })
       forgetErrors({ id })
       settleGone(id, field)
     end

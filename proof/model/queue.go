@@ -33,6 +33,8 @@ type Queue struct {
 	Playing   []Place // sorted
 	Awaiting  []Place // sorted
 	isUnaware bool    // see As
+
+	lapsed map[string]bool // the IDs of leases that have run out and are counted in Lost
 }
 
 // Item is what the server holds under one ID.
@@ -287,9 +289,6 @@ func (q *Queue) take(now float64, n int, accept func(it *Item, task Item) bool) 
 		if n == 0 {
 			return cleanUp
 		}
-		if last := it.unburied().Lease; last != 0 && last <= now {
-			q.Lost++
-		}
 		if task.Score > now {
 			moved = append(moved, task)
 		} else if accept(it, task) {
@@ -297,6 +296,24 @@ func (q *Queue) take(now float64, n int, accept func(it *Item, task Item) bool) 
 		}
 	}
 	return cleanUp
+}
+
+// Lapse counts the leases that have run out since the last call.
+func (q *Queue) Lapse(now float64) {
+	for _, it := range q.Items {
+		if !it.Buried && it.Lease != 0 && it.Lease <= now && !q.lapsed[it.ID] {
+			q.Lost++
+			q.note(it.ID, true)
+		}
+	}
+}
+
+// note notes whether the lease of a task is counted; that of a new one is not.
+func (q *Queue) note(id string, lapsed bool) {
+	if q.lapsed == nil {
+		q.lapsed = map[string]bool{}
+	}
+	q.lapsed[id] = lapsed
 }
 
 // Claim claims up to n due tasks. A task that was claimed maxAttempts times (0: no limit)
@@ -316,6 +333,7 @@ func (q *Queue) Claim(now float64, n int, lease float64, maxAttempts int) (claim
 		}
 		*it = Item{ID: task.ID, Payload: task.Payload, Attempt: counted + 1, Unseen: unseen, Error: task.Error, FailedAt: task.FailedAt,
 			Claimant: strconv.FormatFloat(lease, 'f', -1, 64) + "/", Queued: true, Score: now + lease, Lease: now + lease, Token: now + lease, Holds: task.Holds}
+		q.note(task.ID, false)
 		e := it.entry()
 		e.Due = store.TimeOf(task.Score)
 		claimed = append(claimed, e)
@@ -378,6 +396,7 @@ func (q *Queue) Extend(now float64, e sluice.Entry, lease float64) bool {
 			task.Lease = max(now+lease, task.Lease)
 			task.Score = task.Lease
 			*it = task
+			q.note(task.ID, false)
 		}
 	})
 	return claimed

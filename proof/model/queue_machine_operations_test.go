@@ -35,6 +35,7 @@ func (m *queueMachine) claim(t *rapid.T) {
 	if errors.Is(err, sluice.ErrLost) { // this machine was slower than the lease
 		m.awaitRelease(t, want)
 		require.Empty(t, m.model.Release(now, want...))
+		m.adoptLost(t, len(want))
 		m.counts.add("claim: too late")
 		want, err = nil, nil
 	}
@@ -356,7 +357,7 @@ func (m *queueMachine) endLease(t *rapid.T) {
 		field = fmt.Sprintf("%s%s:%.0f/%.17g:%s", holds, parts[0], it.Lease, it.Token, parts[2])
 		require.NoError(t, m.rdb.HSet(ctx, "{"+m.key+"}:state", it.ID, field).Err())
 		require.NoError(t, m.rdb.ZAdd(ctx, m.key, redis.Z{Score: it.Score, Member: it.ID}).Err())
-		require.NoError(t, m.rdb.ZRem(ctx, "{"+m.key+"}:leased", it.ID).Err())
+		require.NoError(t, m.rdb.ZAdd(ctx, "{"+m.key+"}:leased", redis.Z{Score: it.Lease, Member: it.ID}).Err())
 		m.counts.add("lease ended")
 		break
 	}

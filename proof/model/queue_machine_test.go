@@ -2,6 +2,7 @@ package model_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -106,6 +107,7 @@ func newQueueMachine(t *rapid.T, rdb redis.UniversalClient, name string, c clock
 // begin begins an operation, and returns the model's time.
 func (m *queueMachine) begin() float64 {
 	m.started = m.clock.begin(m.model)
+	m.model.Lapse(seconds(m.started))
 	return seconds(m.started)
 }
 
@@ -120,8 +122,6 @@ func (m *queueMachine) end(t *rapid.T) {
 	m.requireLimits(t, ended)
 	m.requireRecords(t, held.Records, ended)
 	m.requireStocks(t, held)
-	counts := func(q *model.Queue) []int64 { return []int64{q.Finished, q.Retried, q.Buried, q.Lost, q.Trimmed} }
-	require.Equal(t, counts(m.model), counts(held), "done, retried, buried, lost, dropped")
 	require.Len(t, held.Items, len(m.model.Items), "%+v\nmodel: %+v", held.Items, m.model.Items)
 	for i, is := range held.Items {
 		want := &m.model.Items[i]
@@ -134,6 +134,16 @@ func (m *queueMachine) end(t *rapid.T) {
 		require.Equal(t, *want, is)
 	}
 	m.requirePlaces(t, held, ended)
+	m.requireCounts(t, held, seconds(ended))
+}
+
+// requireCounts compares what the server has counted. The leases that have run out and are listed
+// count as lost.
+func (m *queueMachine) requireCounts(t *rapid.T, held *model.Queue, now float64) {
+	held.Lost = m.lost(t, now)
+	m.model.Lapse(now)
+	counts := func(q *model.Queue) []int64 { return []int64{q.Finished, q.Retried, q.Buried, q.Lost, q.Trimmed} }
+	require.Equal(t, counts(m.model), counts(held), "done, retried, buried, lost, dropped")
 }
 
 // requireIndex compares the list of leased tasks with the state fields. Foreign clients have not
@@ -147,6 +157,30 @@ func (m *queueMachine) requireIndex(t *rapid.T, held *model.Queue, now float64) 
 		index[z.Member.(string)] = z.Score
 	}
 	require.Equal(t, held.Index(now), index)
+}
+
+// lost returns how many leases the server shows as lost: those that are counted, and those that are
+// still listed and have run out.
+func (m *queueMachine) lost(t *rapid.T, now float64) int64 {
+	ctx := context.Background()
+	listed, err := m.rdb.ZCount(ctx, "{"+m.key+"}:leased", "-inf", fmt.Sprintf("%.17g", now)).Result()
+	require.NoError(t, err)
+	counted, err := m.rdb.HGet(ctx, "{"+m.key+"}:counts", "lost").Int64()
+	if !errors.Is(err, redis.Nil) {
+		require.NoError(t, err)
+	}
+	return listed + counted
+}
+
+// adoptLost adopts how many of so many leases that have ended since the operation began had run out
+// before that.
+func (m *queueMachine) adoptLost(t *rapid.T, most int) {
+	now := seconds(m.clock.end())
+	m.model.Lapse(now)
+	lost := m.lost(t, now)
+	require.GreaterOrEqual(t, lost, m.model.Lost)
+	require.LessOrEqual(t, lost, m.model.Lost+int64(most))
+	m.model.Lost = lost
 }
 
 // adopt sets want to the time that the server has set, if that is possible.

@@ -3,6 +3,8 @@ package queues
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -328,7 +330,7 @@ func TestStats_CountsWhatBecomesOfTasks(t *testing.T) {
 		counts(5, 1, 1, 0)
 		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "g"})
 		b.EndLeaseUnseen(b.ClaimOne(time.Minute))
-		counts(5, 1, 1, 0)
+		counts(5, 1, 1, 1)
 		lost := b.ClaimOne(time.Minute)
 		counts(5, 1, 1, 1)
 		b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "g"})
@@ -387,6 +389,51 @@ func TestWorker_KeepsTheLastError(t *testing.T) {
 		b.requireError(sluice.StateScheduled, "no route")
 		stop()
 		require.Equal(b, 2, b.Get("a").Attempt)
+	})
+}
+
+// TestStats_ALeaseThatRunsOutIsLost as soon as it has run out, also if nothing claims any more; and
+// once, whatever becomes of its task then.
+func TestStats_ALeaseThatRunsOutIsLost(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx := b.Context()
+		ends := map[string]func(e sluice.Entry) error{
+			"finished late": func(e sluice.Entry) error { return b.Q.Dequeue(ctx, e) },
+			"retried late":  func(e sluice.Entry) error { return b.Q.Retry(ctx, time.Hour, "why", e) },
+			"buried late":   func(e sluice.Entry) error { return b.Q.Bury(ctx, "why", e) },
+			"extended late": func(e sluice.Entry) error { return b.Q.Extend(ctx, e, time.Hour) },
+			"cancelled":     func(e sluice.Entry) error { _, err := b.Q.Cancel(ctx, e.ID); return err },
+			"put off":       func(e sluice.Entry) error { _, err := b.Q.Reschedule(ctx, e.ID, time.Hour); return err },
+			"replaced": func(e sluice.Entry) error {
+				_, err := b.Q.Enqueue(ctx, sluice.Task{ID: e.ID, Duplicates: sluice.DuplicatesReplace})
+				return err
+			},
+			"claimed again":   func(sluice.Entry) error { _, err := b.Q.Claim(ctx, 1, time.Hour); return err },
+			"popped":          func(sluice.Entry) error { _, err := b.Q.Pop(ctx, 1); return err },
+			"purged":          func(sluice.Entry) error { return b.Q.Purge(ctx) },
+			"gone by foreign": func(e sluice.Entry) error { return b.RDB.ZRem(ctx, b.Key, e.ID).Err() },
+		}
+		counted := func() int64 {
+			s, err := b.Q.Stats(ctx)
+			require.NoError(b, err)
+			return s.Lost
+		}
+		lost := int64(0)
+		for _, name := range slices.Sorted(maps.Keys(ends)) {
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: name})
+			e := b.ClaimOne(300 * time.Millisecond)
+			lost++
+			b.Eventually(func() bool { return counted() == lost })
+			require.NoError(b, ends[name](e), name)
+			require.Equal(b, lost, counted(), name)
+			_, err := b.Q.Cancel(ctx, name)
+			require.NoError(b, err)
+			require.Equal(b, lost, counted(), name)
+		}
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "last"})
+		b.ClaimOne(time.Hour)
+		require.Equal(b, lost, counted())
+		require.EqualValues(b, 1, b.RDB.ZCard(ctx, "{"+b.Key+"}:leased").Val(), "what is counted is not listed")
 	})
 }
 
