@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/cmd/sluice/report"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/store"
 )
@@ -228,7 +229,7 @@ func TestCluster_IsFoundOut(t *testing.T) {
 		s := shell{t: t, env: map[string]string{"SLUICE_URL": "redis://" + node.Addr}}
 		for _, s.env["SLUICE_USERNAME"] = range []string{"", "viewer"} {
 			s.env["SLUICE_PASSWORD"] = map[bool]string{true: "pw"}[s.env["SLUICE_USERNAME"] != ""]
-			var found queuesJSON
+			var found report.Queues
 			s.json(exitOK, &found, "queues")
 			require.Len(t, found.Queues, 20)
 			require.True(t, found.Complete)
@@ -244,7 +245,7 @@ var hostile = []string{"\x1b[2J\x1b]0;owned\a", "a\nb\rc\td", "\u202etxt.exe", "
 // requirePlain checks that nothing in a text acts on a terminal.
 func requirePlain(t *testing.T, text, what string) {
 	t.Helper()
-	require.Equal(t, escape(text), text, what)
+	require.Equal(t, report.Escape(text), text, what)
 }
 
 // TestHostile_NothingReachesTheTerminal prints hostile texts in each place, and gives them back.

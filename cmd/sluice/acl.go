@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-go/sluice/cmd/sluice/inspect"
+	"github.com/sluice-go/sluice/cmd/sluice/report"
 )
 
 // What commands the program sends. Beside them, HELLO and AUTH are open to every user. The order
@@ -66,7 +67,7 @@ no rule for a part of a key.`,
 			}
 			rule := aclRule(a.options, write, a.server.Cluster)
 			if a.json {
-				return printJSON(a.out, aclJSON{user, write, rule})
+				return report.Print(a.out, aclJSON{user, write, rule})
 			}
 			words := []string{"redis-cli", "ACL", "SETUSER", shellWord(user), "reset", "on", "'>CHANGE-ME'"}
 			for _, word := range rule[2:] {

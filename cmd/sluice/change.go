@@ -18,6 +18,7 @@ import (
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/cmd/sluice/inspect"
+	"github.com/sluice-go/sluice/cmd/sluice/report"
 )
 
 // selection says which tasks a command is for: those that are named, or all in a state that match.
@@ -217,7 +218,7 @@ func (a *app) changeNamed(ctx context.Context, act action, s selection, q *sluic
 		}
 		t.add(o, 1)
 		r := taskResultJSON{Outcome: string(o)}
-		r.ID, r.IDBase64 = bytesField(id)
+		r.ID, r.IDBase64 = report.Bytes(id)
 		result.Tasks = append(result.Tasks, r)
 		if !a.json {
 			_, _ = fmt.Fprintf(a.out, "%s: %s\n", show(id), o.text(act.done, s.dryRun))
@@ -270,7 +271,7 @@ func (a *app) changeOne(ctx context.Context, act action, dryRun bool, q *sluice.
 
 // finish prints what a command did, as JSON.
 func (a *app) finish(r resultJSON, queue string, t *tally, failed error) error {
-	r.Queue, r.QueueBase64 = bytesField(queue)
+	r.Queue, r.QueueBase64 = report.Bytes(queue)
 	r.Done, r.Outcomes = t.done(), map[string]int{}
 	for o, n := range t.by {
 		r.Outcomes[string(o)] = n
@@ -279,10 +280,10 @@ func (a *app) finish(r resultJSON, queue string, t *tally, failed error) error {
 		r.Done = 0
 	}
 	if failed != nil {
-		r.Error = escape(failed.Error())
+		r.Error = report.Escape(failed.Error())
 	}
 	if a.json {
-		if err := printJSON(a.out, r); err != nil {
+		if err := report.Print(a.out, r); err != nil {
 			return err
 		}
 	}

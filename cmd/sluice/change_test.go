@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/cmd/sluice/report"
 )
 
 func TestChange_NamedTasks(t *testing.T) {
@@ -175,7 +176,7 @@ func TestLimit_IsHeededAndReplacesAll(t *testing.T) {
 	s.ok("resume", "orders")
 	var shown limitJSON
 	s.json(exitOK, &shown, "limit", "orders")
-	require.Equal(t, limitJSON{Queue: "orders", Leased: 2, Limits: &limitsJSON{Running: 2, Rate: 10, PerSeconds: .5, Burst: 5, AtLimit: true}}, shown)
+	require.Equal(t, limitJSON{Queue: "orders", Leased: 2, Limits: &report.Limits{Running: 2, Rate: 10, PerSeconds: .5, Burst: 5, AtLimit: true}}, shown)
 
 	s.ok("limit", "orders", "--running", "3", "--per-group", "4")
 	require.Equal(t, sluice.Limits{Running: 3, PerGroup: 4}, limits())

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/cmd/sluice/inspect"
+	"github.com/sluice-go/sluice/cmd/sluice/report"
 )
 
 // queueResultJSON is what a command on whole queues did, in JSON.
@@ -43,14 +44,14 @@ func (a *app) control(ctx context.Context, names []string, verb, done string, dr
 			return err
 		}
 		r := queueResultJSON{Action: verb, DryRun: dryRun, Due: s.Due, Scheduled: s.Scheduled, Leased: s.Leased, Dead: s.Dead, Done: s.Done}
-		r.Queue, r.QueueBase64 = bytesField(name)
+		r.Queue, r.QueueBase64 = report.Bytes(name)
 		results = append(results, r)
 		if !a.json {
 			_, _ = fmt.Fprintf(a.out, "%s: %s (%s)\n", show(name), said, statsText(s))
 		}
 	}
 	if a.json {
-		return printJSON(a.out, results)
+		return report.Print(a.out, results)
 	}
 	return nil
 }

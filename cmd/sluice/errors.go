@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/cmd/sluice/inspect"
+	"github.com/sluice-go/sluice/cmd/sluice/report"
 )
 
 // The exit codes; see about.
@@ -82,7 +83,7 @@ var (
 // escaped, and what to do about it.
 func (a *app) explain(ctx context.Context, err error) (code int, text string) {
 	code, hint := a.advice(ctx, err)
-	text = "sluice: " + escape(strings.TrimPrefix(err.Error(), "sluice: "))
+	text = "sluice: " + report.Escape(strings.TrimPrefix(err.Error(), "sluice: "))
 	if hint != "" {
 		text += "\n" + hint
 	}

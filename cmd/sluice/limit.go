@@ -10,35 +10,17 @@ import (
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/cmd/sluice/inspect"
+	"github.com/sluice-go/sluice/cmd/sluice/report"
 )
-
-// limitsJSON is a queue's limits in JSON. What is 0 is not limited.
-type limitsJSON struct {
-	Running    int     `json:"running"`
-	Rate       int     `json:"rate"` // in so many seconds
-	PerSeconds float64 `json:"per_seconds"`
-	Burst      int     `json:"burst"`
-	PerGroup   int     `json:"per_group"` // of a group in play; 0 for one
-	AtLimit    bool    `json:"at_limit"`  // as many are leased as may run
-}
-
-// toLimitsJSON returns the limits in the state of a queue; nil for none.
-func toLimitsJSON(s sluice.Stats) *limitsJSON {
-	if s.Limits == (sluice.Limits{}) {
-		return nil
-	}
-	l := s.Limits
-	return &limitsJSON{l.Running, l.Rate, l.Per.Seconds(), l.Burst, l.PerGroup, inspect.AtLimit(s)}
-}
 
 // limitJSON is what limit has found or done, in JSON.
 type limitJSON struct {
-	Queue       string      `json:"queue"`
-	QueueBase64 string      `json:"queue_base64,omitempty"`
-	Changed     bool        `json:"changed"` // it was told to set them or to take them away
-	DryRun      bool        `json:"dry_run"`
-	Limits      *limitsJSON `json:"limits"` // what they are now, or would be
-	Leased      int64       `json:"leased"`
+	Queue       string         `json:"queue"`
+	QueueBase64 string         `json:"queue_base64,omitempty"`
+	Changed     bool           `json:"changed"` // it was told to set them or to take them away
+	DryRun      bool           `json:"dry_run"`
+	Limits      *report.Limits `json:"limits"` // what they are now, or would be
+	Leased      int64          `json:"leased"`
 }
 
 // limitOptions are the flags of limit.
@@ -127,9 +109,9 @@ func (a *app) limit(ctx context.Context, argument string, limits sluice.Limits, 
 		s.Limits = limits
 	}
 	if a.json {
-		j := limitJSON{Changed: change, DryRun: dryRun, Limits: toLimitsJSON(s), Leased: s.Leased}
-		j.Queue, j.QueueBase64 = bytesField(name)
-		return printJSON(a.out, j)
+		j := limitJSON{Changed: change, DryRun: dryRun, Limits: report.LimitsOf(s), Leased: s.Leased}
+		j.Queue, j.QueueBase64 = report.Bytes(name)
+		return report.Print(a.out, j)
 	}
 	said := cmp.Or(inspect.LimitsNote(s), "no limits")
 	if dryRun {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/cmd/sluice/inspect"
+	"github.com/sluice-go/sluice/cmd/sluice/report"
 )
 
 // lockJSON is a lock in JSON.
@@ -32,7 +33,7 @@ type locksJSON struct {
 
 func toLockJSON(i inspect.LockInfo, held bool) lockJSON {
 	j := lockJSON{Held: held, Owner: i.Owner, Owners: append([]string{}, i.Owners...), Holders: i.Holders, Waiting: i.Waiting}
-	j.Name, j.NameBase64 = bytesField(i.Name)
+	j.Name, j.NameBase64 = report.Bytes(i.Name)
 	if seconds := i.TTL.Seconds(); held && i.TTL >= 0 {
 		j.TTLSeconds = &seconds
 	}
@@ -129,7 +130,7 @@ func (a *app) locks(ctx context.Context, match string, limit int) error {
 		for _, i := range infos {
 			j.Locks = append(j.Locks, toLockJSON(i, true))
 		}
-		if err := printJSON(a.out, j); err != nil {
+		if err := report.Print(a.out, j); err != nil {
 			return err
 		}
 		return incomplete
@@ -181,7 +182,7 @@ are held and by whom, and how many processes wait in line for it. How many permi
 					return err
 				}
 				if a.json {
-					if err := printJSON(a.out, toLockJSON(info, held)); err != nil {
+					if err := report.Print(a.out, toLockJSON(info, held)); err != nil {
 						return err
 					}
 				} else if held {
@@ -238,7 +239,7 @@ func (a *app) unlock(ctx context.Context, l *sluice.Locker, lock string, dryRun 
 		}
 	}
 	if a.json {
-		if err := printJSON(a.out, unlockJSON{Action: "unlock", DryRun: dryRun, Done: released, Was: toLockJSON(info, held)}); err != nil {
+		if err := report.Print(a.out, unlockJSON{Action: "unlock", DryRun: dryRun, Done: released, Was: toLockJSON(info, held)}); err != nil {
 			return err
 		}
 	}

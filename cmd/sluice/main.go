@@ -131,7 +131,7 @@ func (a *app) command(args []string) *cobra.Command {
 	add("tasks", a.cancelCommand(), a.runCommand(), a.delayCommand(), a.buryCommand(), a.reviveCommand(), a.dropCommand())
 	add("queues", a.pauseCommand(), a.resumeCommand(), a.limitCommand(), a.stockCommand(), a.purgeCommand())
 	add("locks", a.locksCommand(), a.lockCommand(), a.unlockCommand())
-	root.AddCommand(a.serveCommand(), a.aclCommand(), a.versionCommand())
+	root.AddCommand(a.serveCommand(), a.exporterCommand(), a.aclCommand(), a.versionCommand())
 	a.completeAll(root)
 	return root
 }

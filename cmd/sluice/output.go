@@ -1,16 +1,12 @@
 package main
 
 import (
-	"bytes"
-	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -50,23 +46,6 @@ func show(s string) string {
 	return s
 }
 
-// escape replaces what is not printable in a message, except the ends of its lines.
-func escape(message string) string {
-	var b strings.Builder
-	for i, size := 0, 0; i < len(message); i += size {
-		var r rune
-		r, size = utf8.DecodeRuneInString(message[i:])
-		switch {
-		case r == '\n' || r != utf8.RuneError && strconv.IsPrint(r):
-			b.WriteRune(r)
-		default:
-			quoted := strconv.Quote(message[i : i+size])
-			b.WriteString(quoted[1 : len(quoted)-1])
-		}
-	}
-	return b.String()
-}
-
 // unshow reads what show has printed.
 func unshow(s string) (string, error) {
 	if !strings.HasPrefix(s, `"`) {
@@ -85,46 +64,6 @@ func short(shown string, n int) string {
 		return shown
 	}
 	return string([]rune(shown)[:n-1]) + "…"
-}
-
-// bytesField returns a text of any bytes for JSON, and the base64 that stands beside it where it is
-// not UTF-8: that would be lost in JSON. It is "" otherwise.
-func bytesField(s string) (plain, encoded string) {
-	if utf8.ValidString(s) {
-		return s, ""
-	}
-	return strings.ToValidUTF8(s, "\uFFFD"), base64.StdEncoding.EncodeToString([]byte(s))
-}
-
-// printJSON prints a value, indented. Strings hold no character that a terminal would act on.
-func printJSON(w io.Writer, value any) error {
-	var b bytes.Buffer
-	encoder := json.NewEncoder(&b)
-	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("", "  ")
-	if err := encoder.Encode(value); err != nil {
-		return err
-	}
-	_, err := w.Write(plainJSON(b.Bytes()))
-	return err
-}
-
-// plainJSON escapes what encoding/json leaves as it is and is not printable: DEL, the C1 controls,
-// marks that change the direction of text.
-func plainJSON(data []byte) []byte {
-	out := make([]byte, 0, len(data))
-	for _, r := range string(data) {
-		switch {
-		case r == '\n' || strconv.IsPrint(r):
-			out = utf8.AppendRune(out, r)
-		case r > 0xFFFF:
-			high, low := utf16.EncodeRune(r)
-			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
-		default:
-			out = fmt.Appendf(out, `\u%04x`, r)
-		}
-	}
-	return out
 }
 
 // column is one of a table: its name, whether it stands at the right, as numbers do, and what it
@@ -187,15 +126,6 @@ func moment(t time.Time) string {
 		return "-"
 	}
 	return t.UTC().Format("2006-01-02T15:04:05Z")
-}
-
-// jsonTime is a time in JSON; nil for none.
-func jsonTime(t time.Time) *string {
-	if t.IsZero() {
-		return nil
-	}
-	s := t.UTC().Format("2006-01-02T15:04:05.000000Z")
-	return &s
 }
 
 // ago prints how long before now a time was, with the time; "-" for none.

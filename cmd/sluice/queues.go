@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/cmd/sluice/inspect"
+	"github.com/sluice-go/sluice/cmd/sluice/report"
 )
 
 // queueRow is a queue and its counts.
@@ -24,50 +25,10 @@ type queueRow struct {
 	err   error  // why there are no counts
 }
 
-// queueJSON is a queue in JSON.
-type queueJSON struct {
-	Name            string      `json:"name"`
-	NameBase64      string      `json:"name_base64,omitempty"`
-	Due             int64       `json:"due"`
-	Scheduled       int64       `json:"scheduled"`
-	Leased          int64       `json:"leased"`
-	Dead            int64       `json:"dead"`
-	Done            int64       `json:"done"`     // finished tasks that are remembered
-	Finished        int64       `json:"finished"` // this and the next four begin at 0 after a day without work
-	Retried         int64       `json:"retried"`
-	Buried          int64       `json:"buried"`
-	Lost            int64       `json:"lost"`
-	Trimmed         int64       `json:"trimmed"`
-	Rates           *rates      `json:"rates,omitempty"` // from top's second frame on
-	Workers         int         `json:"workers"`
-	WorkerSeen      *string     `json:"worker_seen"` // when a worker was last seen; null if none was for a day
-	LatenessSeconds float64     `json:"lateness_seconds"`
-	NextDue         *string     `json:"next_due"`
-	Paused          bool        `json:"paused"`
-	PausedUntil     *string     `json:"paused_until"`
-	Limits          *limitsJSON `json:"limits"`
-	Waiting         int         `json:"waiting"`       // how many clients wait for tasks
-	GroupWaiting    int64       `json:"group_waiting"` // how many tasks wait in their groups
-	Error           string      `json:"error,omitempty"`
-}
-
-type queuesJSON struct {
-	Queues   []queueJSON `json:"queues"`
-	Complete bool        `json:"complete"`
-}
-
-func (r queueRow) json() queueJSON {
-	j := queueJSON{
-		Due: r.stats.Due, Scheduled: r.stats.Scheduled, Leased: r.stats.Leased, Dead: r.stats.Dead,
-		Done: r.stats.Done, Finished: r.stats.Finished, Retried: r.stats.Retried, Buried: r.stats.Buried,
-		Lost: r.stats.Lost, Trimmed: r.stats.Trimmed, Rates: r.rates,
-		Workers: r.stats.Workers, WorkerSeen: jsonTime(r.stats.WorkerSeen),
-		LatenessSeconds: r.stats.Lateness.Seconds(), NextDue: jsonTime(r.stats.NextDue), Paused: r.stats.Paused, PausedUntil: jsonTime(r.stats.PausedUntil),
-		Limits: toLimitsJSON(r.stats), Waiting: r.stats.Waiting, GroupWaiting: r.stats.GroupWaiting,
-	}
-	j.Name, j.NameBase64 = bytesField(r.name)
-	if r.err != nil {
-		j.Error = escape(r.err.Error())
+func (r queueRow) json() report.Queue {
+	j := report.Of(r.name, r.stats, r.err)
+	if r.rates != nil {
+		j.Rates = r.rates
 	}
 	return j
 }
@@ -152,11 +113,11 @@ out. These counts begin at 0 after a day without work. Rates are in sluice top.`
 
 func (a *app) printQueues(rows []queueRow, complete bool, columns []column[queueRow]) error {
 	if a.json {
-		j := queuesJSON{Queues: []queueJSON{}, Complete: complete}
+		j := report.Queues{Queues: []report.Queue{}, Complete: complete}
 		for _, r := range rows {
 			j.Queues = append(j.Queues, r.json())
 		}
-		return printJSON(a.out, j)
+		return report.Print(a.out, j)
 	}
 	if len(rows) == 0 {
 		_, err := fmt.Fprintf(a.errOut, "No queue has a key that begins with %s at %s. A queue that is empty has none a day later.\n", show(a.queuePrefix), a.where())
@@ -212,7 +173,7 @@ func queueColumns(now time.Time, wide, rated bool) []column[queueRow] {
 // trimmed, and what is done.
 func (r queueRow) notes(now time.Time) string {
 	if r.err != nil {
-		return "ERROR " + short(escape(r.err.Error()), 90)
+		return "ERROR " + short(report.Escape(r.err.Error()), 90)
 	}
 	var notes []string
 	if r.stats.Due > 0 && r.stats.Workers == 0 {

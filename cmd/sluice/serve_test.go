@@ -3,9 +3,16 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"io"
 	"net"
 	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -13,6 +20,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/crypto/bcrypt"
 )
 
 // buffer is what a program writes while it runs.
@@ -98,4 +106,158 @@ func TestServe_SlowVisitorsAreNotWaitedFor(t *testing.T) {
 	defer cancel()
 	require.NoError(t, server.Shutdown(patience), "a visitor is waited for")
 	require.ErrorIs(t, <-ended, http.ErrServerClosed)
+}
+
+// serving runs the program until the test ends, and returns the address that it says, and what it writes.
+func serving(t *testing.T, s shell, args ...string) (address string, errOut *buffer) {
+	t.Helper()
+	errOut = &buffer{}
+	a := &app{in: strings.NewReader(""), out: &output{Writer: io.Discard}, errOut: errOut, lookupEnv: func(name string) (string, bool) {
+		value, ok := s.env[name]
+		return value, ok
+	}}
+	ctx, interrupt := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan int, 1)
+	go func() { ended <- a.run(ctx, append(args, "--addr", "127.0.0.1:0")) }() // it ends with the test
+	t.Cleanup(func() {
+		interrupt()
+		require.Equal(t, exitOK, <-ended, errOut.String())
+	})
+	says := regexp.MustCompile(`https?://127\.0\.0\.1:\d+/\S*`)
+	require.Eventually(t, func() bool { return says.MatchString(errOut.String()) }, 10*time.Second, 10*time.Millisecond)
+	return says.FindString(errOut.String()), errOut
+}
+
+// ask sends a request, and returns the status and the body.
+func ask(t *testing.T, client *http.Client, method, url string, change func(r *http.Request)) (int, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, url, nil)
+	require.NoError(t, err)
+	if change != nil {
+		change(r)
+	}
+	response, err := client.Do(r)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, response.Body.Close()) }()
+	body, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	return response.StatusCode, string(body)
+}
+
+// TestServe_TellsMachines: the metrics, health and API below the prefix, beside the page; and the page's
+// check of the host holds for them.
+func TestServe_TellsMachines(t *testing.T) {
+	s := newStage(t)
+	s.reset()
+	viewer := s.become("viewer", s.ruleOf()) // what reading needs is enough
+	address, _ := serving(t, viewer, "serve", "--prefix", "/ops", "--stock")
+	require.True(t, strings.HasSuffix(address, "/ops/"), address)
+	for path, want := range map[string]string{
+		"": "<title>", "metrics": `sluice_queue_tasks{messaging_destination_name="orders"`, "healthz": "ok",
+		"api/queues": `"complete": true`, "api/queues/orders": `"name": "orders"`,
+	} {
+		code, body := ask(t, http.DefaultClient, http.MethodGet, address+path, nil)
+		require.Equal(t, http.StatusOK, code, path)
+		require.Contains(t, body, want, path)
+		code, _ = ask(t, http.DefaultClient, http.MethodGet, address+path, func(r *http.Request) { r.Host = "evil.example" })
+		require.Equal(t, http.StatusMisdirectedRequest, code, path)
+		code, _ = ask(t, http.DefaultClient, http.MethodGet, strings.Replace(address, "/ops/", "/", 1)+path, nil)
+		require.Equal(t, http.StatusNotFound, code, path)
+	}
+}
+
+// TestServe_Users: who has no password sees nothing but the health; the log of changes names the user, and nobody's
+// password.
+func TestServe_Users(t *testing.T) {
+	s := newStage(t)
+	s.reset()
+	hash, err := bcrypt.GenerateFromPassword([]byte("correct horse"), bcrypt.MinCost)
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "users")
+	require.NoError(t, os.WriteFile(file, []byte("# who is on call\n\nanna:"+string(hash)+"\n"), 0o600))
+	address, errOut := serving(t, s.shell, "serve", "--write", "--users", file)
+	require.NotContains(t, errOut.String(), "asks for no password")
+	for _, path := range []string{"", "metrics", "api/queues", "queues/orders"} {
+		for _, try := range []func(r *http.Request){
+			nil,
+			func(r *http.Request) { r.SetBasicAuth("anna", "wrong") },
+			func(r *http.Request) { r.SetBasicAuth("otto", "correct horse") },
+			func(r *http.Request) { r.SetBasicAuth("", "") },
+		} {
+			code, body := ask(t, http.DefaultClient, http.MethodGet, address+path, try)
+			require.Equal(t, http.StatusUnauthorized, code, path)
+			require.NotContains(t, body, "orders")
+		}
+		for range 2 { // the second time it is known
+			code, _ := ask(t, http.DefaultClient, http.MethodGet, address+path, func(r *http.Request) { r.SetBasicAuth("anna", "correct horse") })
+			require.Equal(t, http.StatusOK, code, path)
+		}
+	}
+	code, _ := ask(t, http.DefaultClient, http.MethodGet, address+"healthz", nil)
+	require.Equal(t, http.StatusOK, code)
+
+	jar, err := cookiejar.New(nil)
+	require.NoError(t, err)
+	browser := &http.Client{Jar: jar}
+	_, page := ask(t, browser, http.MethodGet, address+"queues/orders", func(r *http.Request) { r.SetBasicAuth("anna", "correct horse") })
+	token := regexp.MustCompile(`name="token" value="([0-9a-f]+)"`).FindStringSubmatch(page)
+	require.NotNil(t, token)
+	code, body := ask(t, browser, http.MethodPost, address+"queues/orders", func(r *http.Request) {
+		r.SetBasicAuth("anna", "correct horse")
+		r.Header.Set("Origin", strings.TrimSuffix(address, "/"))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.Body = io.NopCloser(strings.NewReader("do=pause&for=0s&token=" + token[1]))
+	})
+	require.Equal(t, http.StatusOK, code, body)
+	require.Regexp(t, `paused?.* user=anna`, errOut.String())
+	require.NotContains(t, errOut.String(), "correct horse")
+}
+
+// TestServe_UserHeader: a proxy names the user; without it nobody is let in.
+func TestServe_UserHeader(t *testing.T) {
+	s := newStage(t)
+	s.reset()
+	address, _ := serving(t, s.shell, "serve", "--user-header", "X-Forwarded-User")
+	code, _ := ask(t, http.DefaultClient, http.MethodGet, address, nil)
+	require.Equal(t, http.StatusUnauthorized, code)
+	code, _ = ask(t, http.DefaultClient, http.MethodGet, address, func(r *http.Request) { r.Header.Set("X-Forwarded-User", "anna") })
+	require.Equal(t, http.StatusOK, code)
+}
+
+// TestServe_WrongUsers: what is no file of users starts no server, and shows none of its lines.
+func TestServe_WrongUsers(t *testing.T) {
+	s := newStage(t)
+	for _, text := range []string{"", "# nobody\n", "anna:secret\n", "secret\n", ":secret\n", "anna:{SHA}secret=\n"} {
+		file := filepath.Join(t.TempDir(), "users")
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+		r := s.run("serve", "--addr", "127.0.0.1:0", "--users", file)
+		require.Equal(t, exitUsage, r.code, text)
+		require.NotContains(t, r.err, "secret")
+	}
+	for _, args := range [][]string{{"--users", "/nowhere"}, {"--serve-cert", "a"}, {"--users", "a", "--user-header", "b"}} {
+		require.Equal(t, exitUsage, s.run(append([]string{"serve", "--addr", "127.0.0.1:0"}, args...)...).code, args)
+	}
+}
+
+// TestExporter_TLS: it speaks TLS, and serves no page.
+func TestExporter_TLS(t *testing.T) {
+	s := newStage(t)
+	s.reset()
+	spare := httptest.NewTLSServer(nil) // for its certificate
+	defer spare.Close()
+	der, err := x509.MarshalPKCS8PrivateKey(spare.TLS.Certificates[0].PrivateKey)
+	require.NoError(t, err)
+	cert, key, pool := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem"), x509.NewCertPool()
+	require.NoError(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: spare.Certificate().Raw}), 0o600))
+	require.NoError(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600))
+	pool.AddCert(spare.Certificate())
+	address, _ := serving(t, s.shell, "exporter", "--serve-cert", cert, "--serve-key", key)
+	require.True(t, strings.HasPrefix(address, "https://"), address)
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}
+	t.Cleanup(client.CloseIdleConnections)
+	code, body := ask(t, client, http.MethodGet, address+"metrics", nil)
+	require.Equal(t, http.StatusOK, code)
+	require.Contains(t, body, "sluice_exporter_up 1")
+	code, _ = ask(t, client, http.MethodGet, address, nil)
+	require.Equal(t, http.StatusNotFound, code)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/cmd/sluice/report"
 )
 
 // stockRow is an item's stock.
@@ -116,11 +117,11 @@ func (a *app) stock(ctx context.Context, argument string, j stockJSON, change fu
 		j.Items = []itemJSON{}
 		for _, r := range rows {
 			i := itemJSON{Total: r.Total, Left: r.Left, Held: r.Held, Sold: r.Sold}
-			i.Item, i.ItemBase64 = bytesField(r.item)
+			i.Item, i.ItemBase64 = report.Bytes(r.item)
 			j.Items = append(j.Items, i)
 		}
-		j.Queue, j.QueueBase64 = bytesField(name)
-		return printJSON(a.out, j)
+		j.Queue, j.QueueBase64 = report.Bytes(name)
+		return report.Print(a.out, j)
 	}
 	if len(rows) == 0 {
 		_, err = fmt.Fprintf(a.out, "%s: no stocks\n", show(name))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/cmd/sluice/inspect"
+	"github.com/sluice-go/sluice/cmd/sluice/report"
 )
 
 func (a *app) getCommand() *cobra.Command {
@@ -43,7 +44,7 @@ func (a *app) get(ctx context.Context, args []string, payload bool) error {
 		return err
 	}
 	if a.json {
-		return printJSON(a.out, toTaskJSON(e, o, staff))
+		return report.Print(a.out, toTaskJSON(e, o, staff))
 	}
 	a.printTask(e, staff, payload, a.now(ctx))
 	return nil

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/cmd/sluice/inspect"
+	"github.com/sluice-go/sluice/cmd/sluice/report"
 )
 
 // taskJSON is a task in JSON. What is nil or empty does not apply to its state, or was not asked
@@ -50,20 +51,20 @@ type taskJSON struct {
 
 // toTaskJSON returns a task that was read in such detail.
 func toTaskJSON(e sluice.TaskInfo, o detail, staff crew) taskJSON {
-	j := taskJSON{State: e.State.String(), Attempt: e.Attempt, Due: jsonTime(e.Due), Failed: jsonTime(e.FailedAt), Reason: strings.ToValidUTF8(e.Reason, "\uFFFD"), Header: e.Header}
-	j.ID, j.IDBase64 = bytesField(e.ID)
-	j.Kind, j.KindBase64 = bytesField(e.Kind)
+	j := taskJSON{State: e.State.String(), Attempt: e.Attempt, Due: report.Time(e.Due), Failed: report.Time(e.FailedAt), Reason: strings.ToValidUTF8(e.Reason, "\uFFFD"), Header: e.Header}
+	j.ID, j.IDBase64 = report.Bytes(e.ID)
+	j.Kind, j.KindBase64 = report.Bytes(e.Kind)
 	if j.Units = e.Take.Units; j.Units > 0 {
-		j.Item, j.ItemBase64 = bytesField(e.Take.Item)
+		j.Item, j.ItemBase64 = report.Bytes(e.Take.Item)
 	}
-	j.Group, j.GroupBase64 = bytesField(e.Group)
+	j.Group, j.GroupBase64 = report.Bytes(e.Group)
 	switch e.State {
 	case sluice.StateLeased:
-		j.LeaseEnds, j.LeasedSince, j.LeasedBy = jsonTime(e.LeaseEnds), jsonTime(e.LeasedSince), staff.holderJSON(e)
+		j.LeaseEnds, j.LeasedSince, j.LeasedBy = report.Time(e.LeaseEnds), report.Time(e.LeasedSince), staff.holderJSON(e)
 	case sluice.StateDead:
-		j.Died = jsonTime(e.DiedAt)
+		j.Died = report.Time(e.DiedAt)
 	case sluice.StateDone:
-		j.Done = jsonTime(e.DoneAt)
+		j.Done = report.Time(e.DoneAt)
 		j.ResultBytes, j.Result, j.ResultBase64 = dataJSON(e.Result, e.Omitted, o)
 		return j
 	}
@@ -299,11 +300,11 @@ type tasksJSON struct {
 
 func (a *app) printTasksJSON(queue string, o lsOptions, found []sluice.TaskInfo, staff crew, next string) error {
 	j := tasksJSON{State: o.state, Tasks: []taskJSON{}, After: next}
-	j.Queue, j.QueueBase64 = bytesField(queue)
+	j.Queue, j.QueueBase64 = report.Bytes(queue)
 	for _, e := range found {
 		j.Tasks = append(j.Tasks, toTaskJSON(e, o.detail(), staff))
 	}
-	return printJSON(a.out, j)
+	return report.Print(a.out, j)
 }
 
 // printTasks prints a table of tasks in one state.

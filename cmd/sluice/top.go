@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-go/sluice/cmd/sluice/inspect"
+	"github.com/sluice-go/sluice/cmd/sluice/report"
 )
 
 const (
@@ -221,7 +222,7 @@ func (m *topModel) text() string {
 	head := fmt.Sprintf("sluice top  %s  %s  %s, due %s, dead %s  every %s, by %s", m.where, at, inspect.Plural(int64(len(rows)), "queue"), inspect.Count(due), inspect.Count(dead), m.interval, sortings[m.sortBy].name)
 	lines := []string{head, "q quits, s sorts"}
 	if m.failed != nil {
-		lines[1] = "NO ANSWER, the figures are old: " + escape(m.failed.Error())
+		lines[1] = "NO ANSWER, the figures are old: " + report.Escape(m.failed.Error())
 	} else if !m.now.complete && !m.now.at.IsZero() {
 		lines[1] = "NOT ALL KEYS WERE LOOKED AT: see --max-keys"
 	}

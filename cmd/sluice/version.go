@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"runtime/debug"
 
+	"github.com/sluice-go/sluice/cmd/sluice/report"
 	"github.com/spf13/cobra"
 )
 
@@ -34,7 +35,7 @@ func (a *app) versionCommand() *cobra.Command {
 				}
 			}
 			if a.json {
-				return printJSON(a.out, v)
+				return report.Print(a.out, v)
 			}
 			_, err := fmt.Fprintln(a.out, v.Version)
 			return err

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/cmd/sluice/inspect"
+	"github.com/sluice-go/sluice/cmd/sluice/report"
 )
 
 // crew is the Workers of a queue that run, by their IDs.
@@ -111,7 +112,7 @@ func (r workersRow) json() queueWorkersJSON {
 	q := r.queueRow.json()
 	j := queueWorkersJSON{Name: q.Name, NameBase64: q.NameBase64, Due: q.Due, WorkerSeen: q.WorkerSeen, Workers: []workerJSON{}, Error: q.Error}
 	for _, w := range r.workers {
-		j.Workers = append(j.Workers, workerJSON{w.ID, w.Label, w.Host, w.PID, w.Version, w.Concurrency, w.Running, w.Stuck, jsonTime(w.Started), jsonTime(w.Seen)})
+		j.Workers = append(j.Workers, workerJSON{w.ID, w.Label, w.Host, w.PID, w.Version, w.Concurrency, w.Running, w.Stuck, report.Time(w.Started), report.Time(w.Seen)})
 	}
 	return j
 }
@@ -185,7 +186,7 @@ func (a *app) printWorkers(rows []workersRow, complete bool, now time.Time) erro
 		for _, r := range rows {
 			j.Queues = append(j.Queues, r.json())
 		}
-		return printJSON(a.out, j)
+		return report.Print(a.out, j)
 	}
 	var seats []seat
 	var idle strings.Builder

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/cmd/sluice/report"
 )
 
 // TestWorkers_OneThatRuns is listed with the task that it has, and is told of when it has ended.
@@ -76,10 +77,10 @@ func TestQueues_OneThatIsIdleKeepsItsCounts(t *testing.T) {
 	require.NoError(t, q.Retry(t.Context(), 0, "no", entries[0]))
 	_, err = q.Cancel(t.Context(), "a")
 	require.NoError(t, err)
-	var found queuesJSON
+	var found report.Queues
 	s.json(exitOK, &found, "queues")
 	require.Len(t, found.Queues, 1)
-	require.Equal(t, queueJSON{Name: "orders", Retried: 1}, found.Queues[0])
+	require.Equal(t, report.Queue{Name: "orders", Retried: 1}, found.Queues[0])
 }
 
 // TestLs_Older lists what is due, leased or dead for longer, or has failed longer ago, and reads no

@@ -226,6 +226,9 @@ func cut(s string, n int) string {
 // audit tells the logger of a change.
 func (v *visit) audit(what string, args ...any) {
 	if v.options.Logger != nil {
+		if v.options.User != nil {
+			args = append(args, "user", v.options.User(v.r))
+		}
 		v.options.Logger.InfoContext(v.ctx, "sluice: page: "+what, append(args, "remote", v.r.RemoteAddr)...)
 	}
 }

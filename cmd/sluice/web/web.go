@@ -44,6 +44,11 @@ type Options struct {
 	Write bool
 	// Logger is told of each change that a visitor makes. Defaults to none.
 	Logger *slog.Logger
+	// User says who has sent a request, for the Logger. Defaults to nobody.
+	User func(r *http.Request) string
+	// Beside are other handlers below the prefix, by their patterns without it, such as "GET /metrics".
+	// The page's checks of the host hold for them, too. Defaults to none.
+	Beside map[string]http.Handler
 }
 
 // patience is how long a page waits for Redis.
@@ -165,6 +170,9 @@ func (p *page) route() {
 			w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
 			_, _ = w.Write(f.content)
 		})
+	}
+	for pattern, handler := range p.options.Beside {
+		p.mux.Handle(pattern, handler)
 	}
 	p.mux.HandleFunc("GET /", p.show(func(*visit) error { return errNoPage }))
 }

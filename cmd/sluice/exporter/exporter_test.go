@@ -1,0 +1,270 @@
+package exporter_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+	otelprometheus "go.opentelemetry.io/otel/exporters/prometheus"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/cmd/sluice/exporter"
+	"github.com/sluice-go/sluice/cmd/sluice/report"
+	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/sluiceotel"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// get asks an exporter.
+func get(t testing.TB, h http.Handler, path string) (code int, body string) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+	return w.Code, w.Body.String()
+}
+
+func newQueue(t *testing.T, rdb redis.UniversalClient, name string, opts ...sluice.QueueOption) *sluice.Queue {
+	t.Helper()
+	q, err := sluice.NewQueue(rdb, name, opts...)
+	require.NoError(t, err)
+	return q
+}
+
+func enqueue(t *testing.T, q *sluice.Queue, ids ...string) {
+	t.Helper()
+	for _, id := range ids {
+		_, err := q.Enqueue(t.Context(), sluice.Task{ID: id, Payload: []byte("payload of " + id)})
+		require.NoError(t, err)
+	}
+}
+
+func newServer(t *testing.T) (*miniredis.Miniredis, *redis.Client) {
+	m := miniredis.RunT(t)
+	rdb := redis.NewClient(&redis.Options{Addr: m.Addr(), MaxRetries: -1, DialerRetries: 1})
+	t.Cleanup(func() { _ = rdb.Close() })
+	return m, rdb
+}
+
+// series returns the lines of metrics that tell of queues, without the labels that name the
+// instrumentation.
+func series(body string) (lines []string) {
+	scope := regexp.MustCompile(`otel_scope_\w+="[^"]*",?`)
+	for line := range strings.Lines(body) {
+		if strings.HasPrefix(line, "sluice_queue_") {
+			lines = append(lines, strings.Replace(scope.ReplaceAllString(strings.TrimSpace(line), ""), ",}", "}", 1))
+		}
+	}
+	return lines
+}
+
+// TestMetrics_AreThoseOfObserve: the same series with the same labels, help, types and values, of each state
+// that a queue can be in, so that one dashboard serves both.
+func TestMetrics_AreThoseOfObserve(t *testing.T) {
+	_, rdb := newServer(t)
+	q := newQueue(t, rdb, "orders", sluice.WithRetention(time.Hour))
+	ctx := t.Context()
+	enqueue(t, q, "a", "b", "c", "d")
+	es, err := q.Claim(ctx, 3, time.Minute)
+	require.NoError(t, err)
+	require.NoError(t, q.Dequeue(ctx, es[0]))
+	require.NoError(t, q.Bury(ctx, "why", es[1]))
+	require.NoError(t, q.SetLimits(ctx, sluice.Limits{Running: 5, Rate: 30, Per: time.Minute, Burst: 2}))
+	require.NoError(t, q.Pause(ctx, 0))
+	require.NoError(t, q.SetStock(ctx, "phone", 10))
+
+	registry := prometheus.NewRegistry()
+	reader, err := otelprometheus.New(otelprometheus.WithRegisterer(registry), otelprometheus.WithoutTargetInfo())
+	require.NoError(t, err)
+	telemetry, err := sluiceotel.New(sluiceotel.WithMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))))
+	require.NoError(t, err)
+	_, err = telemetry.Observe(q)
+	require.NoError(t, err)
+	_, err = telemetry.ObserveStock(q, "phone")
+	require.NoError(t, err)
+
+	_, observed := get(t, promhttp.HandlerFor(registry, promhttp.HandlerOpts{}), "/metrics")
+	code, exported := get(t, exporter.New(rdb, exporter.Options{Stock: true}), "/metrics")
+	require.Equal(t, http.StatusOK, code, exported)
+	lateness := regexp.MustCompile(`(?m)^(sluice_queue_lateness_seconds.*) \S+$`) // two looks at a clock
+	want := series(lateness.ReplaceAllString(observed, "$1 late"))
+	require.NotEmpty(t, want)
+	have := series(lateness.ReplaceAllString(exported, "$1 late"))
+	require.ElementsMatch(t, append(want, `sluice_queue_stuck{messaging_destination_name="orders",messaging_system="sluice"} 0`), have)
+	for line := range strings.Lines(observed) { // help and type
+		if strings.HasPrefix(line, "# ") && strings.Contains(line, " sluice_queue_") {
+			require.Contains(t, exported, line)
+		}
+	}
+	require.Contains(t, exported, "sluice_exporter_up 1")
+	require.Contains(t, exported, "sluice_exporter_search_complete 1")
+	require.Contains(t, exported, "sluice_exporter_unread_queues 0")
+}
+
+// TestMetrics_StuckHandlers, as the Workers say.
+func TestMetrics_StuckHandlers(t *testing.T) {
+	_, rdb := newServer(t)
+	q := newQueue(t, rdb, "orders")
+	enqueue(t, q, "a")
+	hangs := make(chan struct{})
+	w := &sluice.Worker{Queue: q, Timeout: 20 * time.Millisecond, Grace: time.Millisecond, Handler: func(context.Context, sluice.Entry) error {
+		<-hangs
+		return nil
+	}}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(ctx) }() // it ends below
+	e := exporter.New(rdb, exporter.Options{})
+	require.Eventually(t, func() bool {
+		_, body := get(t, e, "/metrics")
+		return strings.Contains(body, `sluice_queue_stuck{messaging_destination_name="orders",messaging_system="sluice"} 1`)
+	}, time.Minute, 50*time.Millisecond)
+	close(hangs)
+	stop()
+	require.NoError(t, <-ended)
+}
+
+// TestMetrics_AnyNameAndADamagedQueue: names that are no UTF-8, also two that would look the same, cost no metric of
+// others, and neither does a queue whose keys hold something else.
+func TestMetrics_AnyNameAndADamagedQueue(t *testing.T) {
+	_, rdb := newServer(t)
+	for _, name := range []string{"plain", "a\xff", "a\xfe", "quo\"te\n"} {
+		q := newQueue(t, rdb, name)
+		enqueue(t, q, "a\xff")
+		require.NoError(t, q.SetStock(t.Context(), "i\xff", 1))
+		require.NoError(t, q.SetStock(t.Context(), "i\xfe", 1))
+	}
+	require.NoError(t, rdb.Set(t.Context(), "{Queue:damaged}:leased", "x", 0).Err())
+	require.NoError(t, rdb.ZAdd(t.Context(), "Queue:damaged", redis.Z{Score: 1, Member: "a"}).Err())
+	e := exporter.New(rdb, exporter.Options{Stock: true})
+	code, body := get(t, e, "/metrics")
+	require.Equal(t, http.StatusOK, code, body)
+	require.Contains(t, body, `sluice_queue_workers{messaging_destination_name="plain",messaging_system="sluice"} 0`)
+	require.Contains(t, body, `sluice_queue_workers{messaging_destination_name="quo\"te\n",messaging_system="sluice"} 0`)
+	require.Contains(t, body, "sluice_exporter_unread_queues 2", "the damaged one, and one that looks like another")
+	require.NotContains(t, body, "payload of")
+
+	code, body = get(t, e, "/api/queues")
+	require.Equal(t, http.StatusOK, code)
+	var all report.Queues
+	require.NoError(t, json.Unmarshal([]byte(body), &all))
+	require.Len(t, all.Queues, 5)
+	failed := 0
+	for _, q := range all.Queues {
+		if q.Error != "" {
+			failed++
+		}
+	}
+	require.Equal(t, 1, failed)
+}
+
+// TestExporter_NeverSaysZeroForWhatItDoesNotKnow: an autoscaler would stop all workers.
+func TestExporter_NeverSaysZeroForWhatItDoesNotKnow(t *testing.T) {
+	m, rdb := newServer(t)
+	enqueue(t, newQueue(t, rdb, "orders"), "a", "b")
+	e := exporter.New(rdb, exporter.Options{})
+	code, body := get(t, e, "/api/queues/orders")
+	require.Equal(t, http.StatusOK, code)
+	require.Contains(t, body, `"due": 2`)
+	code, body = get(t, e, "/api/queues/none")
+	require.Equal(t, http.StatusOK, code, "a queue that is empty has no key")
+	require.Contains(t, body, `"due": 0`)
+	code, _ = get(t, e, "/api/queues/%00")
+	require.Equal(t, http.StatusOK, code)
+	code, _ = get(t, e, "/healthz")
+	require.Equal(t, http.StatusOK, code)
+	m.SetError("LOADING Redis is loading the dataset in memory")
+	for _, path := range []string{"/api/queues/orders", "/api/queues", "/healthz"} {
+		code, body = get(t, e, path)
+		require.Equal(t, http.StatusServiceUnavailable, code, path)
+		require.NotContains(t, body, m.Addr(), path)
+	}
+	code, body = get(t, e, "/metrics")
+	require.Equal(t, http.StatusOK, code)
+	require.Contains(t, body, "sluice_exporter_up 0")
+	require.Empty(t, series(body))
+	m.SetError("")
+	_, body = get(t, e, "/metrics")
+	require.Contains(t, body, "sluice_exporter_up 1", "it goes on by itself")
+}
+
+// TestExporter_SearchesOnceInAWhile: the keys are searched once in Search, for all requests together.
+func TestExporter_SearchesOnceInAWhile(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		rdb := s.Client(t)
+		q := newQueue(t, rdb, redistest.Name(t)+".first")
+		enqueue(t, q, "a")
+		e := exporter.New(rdb, exporter.Options{Search: time.Hour})
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() {
+				_, body := get(t, e, "/metrics")
+				require.Contains(t, body, q.Name())
+			})
+		}
+		all.Wait()
+		later := newQueue(t, rdb, redistest.Name(t)+".later")
+		enqueue(t, later, "a")
+		_, body := get(t, e, "/metrics")
+		require.NotContains(t, body, later.Name())
+		soon := exporter.New(rdb, exporter.Options{Search: time.Nanosecond})
+		_, body = get(t, soon, "/metrics")
+		require.Contains(t, body, later.Name())
+		third := newQueue(t, rdb, redistest.Name(t)+".third")
+		enqueue(t, third, "a")
+		require.Eventually(t, func() bool {
+			_, body := get(t, soon, "/metrics")
+			return strings.Contains(body, third.Name())
+		}, 30*time.Second, 10*time.Millisecond)
+	})
+}
+
+// TestExporter_ManyQueues: a scrape takes one script a queue, where no Worker runs, and no search.
+func TestExporter_ManyQueues(t *testing.T) {
+	_, rdb := newServer(t)
+	for i := range 1000 {
+		enqueue(t, newQueue(t, rdb, fmt.Sprintf("q%03d", i)), "a")
+	}
+	e := exporter.New(rdb, exporter.Options{Search: time.Hour})
+	_, body := get(t, e, "/metrics")
+	require.Equal(t, 1000, strings.Count(body, "\nsluice_queue_workers{"))
+	var sent counter
+	rdb.AddHook(&sent)
+	_, body = get(t, e, "/metrics")
+	require.Equal(t, 1000, strings.Count(body, "\nsluice_queue_workers{"))
+	require.GreaterOrEqual(t, sent.n.Load(), int64(1000))
+	require.LessOrEqual(t, sent.n.Load(), int64(1010))
+}
+
+// counter is a hook that counts the commands which are sent.
+type counter struct{ n atomic.Int64 }
+
+func (c *counter) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (c *counter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		c.n.Add(1)
+		return next(ctx, cmd)
+	}
+}
+
+func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		c.n.Add(int64(len(cmds)))
+		return next(ctx, cmds)
+	}
+}
