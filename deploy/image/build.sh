@@ -34,7 +34,7 @@ keep() {
 
 # Go stamps the commit into the binary, "sluice version" prints it.
 mkdir -p "$temp/root/etc/ssl/certs" "$temp/image/blobs/sha256"
-CGO_ENABLED=0 GOOS=linux GOARCH=$arch go build -C cmd/sluice -trimpath -ldflags='-s -w -buildid=' -o "$temp/root/sluice" .
+CGO_ENABLED=0 GOOS=linux GOARCH=$arch go build -C cmd/sluice -buildvcs=auto -trimpath -ldflags='-s -w -buildid=' -o "$temp/root/sluice" .
 version=$(go version -m "$temp/root/sluice" | awk '$1 == "mod" { print $3 }')
 if [[ -r $authorities ]]; then
   cp "$authorities" "$temp/root/etc/ssl/certs/ca-certificates.crt"
