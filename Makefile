@@ -22,7 +22,7 @@ test-long: ## run the long tests too: failovers, hours of faults, many processes
 	go test -race -tags long -p 1 -timeout 30m -v . ./test/... ./internal/systest/...
 
 .PHONY: ci
-ci: ## run all that a change has to pass; installs redis-server, gcc and chromium with apt if missing
+ci: ## run all that a change has to pass; installs redis-server, gcc, chromium and what else is missing with apt
 	.ci/run
 
 .PHONY: servers
