@@ -273,10 +273,8 @@ func TestDeploy_KubernetesRunsTheExporter(t *testing.T) {
 	require.Equal(t, "http", service.Spec.Ports[0].TargetPort)
 	require.False(t, *c.SecurityContext.AllowPrivilegeEscalation)
 	require.True(t, c.SecurityContext.ReadOnlyRootFilesystem)
-	for _, trigger := range keda(t).Spec.Triggers { // asks under a name that the exporter answers to
-		host := regexp.MustCompile(`^http://([a-z.]+):9478/`).FindStringSubmatch(trigger.Metadata["url"])
-		require.NotNil(t, host, trigger.Metadata["url"])
-		require.Contains(t, c.Args, "--host="+host[1])
+	for _, trigger := range keda(t).Spec.Triggers {
+		require.Regexp(t, `^http://`+service.Metadata.Name+`\.[a-z.]+:9478/api/queues/`, trigger.Metadata["url"])
 	}
 }
 
