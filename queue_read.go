@@ -93,19 +93,27 @@ func checkList(s State, after TaskInfo, opts []ReadOption) (l store.Listing, err
 	if err == nil && o.group != "" && s != StateWaiting {
 		err = fmt.Errorf("%w: InGroup is for StateWaiting", ErrInvalid)
 	}
-	return store.Listing{State: store.State(s), Payloads: o.most, Group: o.group}, err
+	if err == nil && o.newest && s == StateWaiting {
+		err = fmt.Errorf("%w: NewestFirst is not for StateWaiting", ErrInvalid)
+	}
+	return store.Listing{State: store.State(s), Payloads: o.most, Group: o.group, Newest: o.newest}, err
 }
 
 // ReadOption says what Get, List and All read of a task's payload and header. Defaults to all.
 type ReadOption func(*readOptions)
 
 type readOptions struct {
-	most  store.Payloads
-	group string
+	most   store.Payloads
+	group  string
+	newest bool
 }
 
 // InGroup has List and All show the tasks of one group that wait. Defaults to all groups.
 func InGroup(group string) ReadOption { return func(o *readOptions) { o.group = group } }
+
+// NewestFirst has List and All begin at the end: with what died or was done last, or is due last. Get
+// ignores it. ErrInvalid: it is not for StateWaiting. Defaults to the other order.
+func NewestFirst() ReadOption { return func(o *readOptions) { o.newest = true } }
 
 // WithoutPayloads leaves Payload, Header and Kind empty. They stay on the server, which does not
 // read them either: a list of tasks with large payloads is as cheap as one of tasks without.

@@ -1,10 +1,10 @@
--- Lists scheduled, due or leased tasks, dead letters, or what is done, in the order of their scores, behind the last one of the page before: it reads
--- a thousand or so at most, and stops early at a megabyte.
+-- Lists scheduled, due or leased tasks, dead letters, or what is done, in the order of their scores or from the last one on, behind the last one of
+-- the page before: it reads a thousand or so at most, and stops early at a megabyte.
 -- KEYS[3] the dead letters   KEYS[5] the leased tasks   KEYS[7] the last errors   KEYS[9] the queue's counts   KEYS[10] and KEYS[11] see done.lua
 -- KEYS[12] what it lists: the queue, for scheduled and due tasks, or KEYS[5], KEYS[3] or KEYS[10]
 -- ARGV[1] n, at most 250
 -- ARGV[2] score and ARGV[3] id of that last one, or '' and ''   ARGV[4] the state: 1 scheduled   2 due   3 leased   4 dead   5 done
--- ARGV[5] the most bytes of a payload, as in payload.lua   ARGV[7] as get's second
+-- ARGV[5] the most bytes of a payload, as in payload.lua   ARGV[7] as get's second   ARGV[8] 'newest' from the last one on, or ''
 --         ARGV[6] '' to leave out due versions whose place in the queue is still that of the
 --         lease before them: a page that ends with one does not say where the next one begins
 -- RETURNS { score and id of the last one read if there may be more, else '' and ''; then of each: id, score (time of death, or when it was finished),
@@ -16,7 +16,7 @@ redis.call('ZCARD', KEYS[1]) -- check the types, even if there is nothing to be 
 redis.call('HLEN', KEYS[2])
 redis.call('HLEN', KEYS[4])
 -- What is scheduled is in the queue beside what is leased, and behind what is due; what is remembered is behind what is to be forgotten.
-local first = math.max(behind(ARGV[2], ARGV[3]), (wanted == 1 or wanted == 3) and count(text(now)) or wanted == 5 and count(text(doneAfter(ARGV[7]))) or 0)
+between((wanted == 1 or wanted == 3) and count(text(now)) or wanted == 5 and count(text(doneAfter(ARGV[7]))) or 0, wanted == 2 and count(text(now)))
 
 -- Returns the attempt of a task, and what upTo does.
 local function shown(id, task)
@@ -24,13 +24,10 @@ local function shown(id, task)
   return string.format('%.0f', task.attempt) .. (task.holds or ''), payloadUpTo(ARGV[5], id)
 end
 repeat
-  local from, wants = first + examined, examined == 0 and n or 250
-  local found, ids = redis.call('ZRANGE', KEYS[12], string.format('%.0f', from), string.format('%.0f', from + wants - 1), 'WITHSCORES'), {}
-  for i = 1, #found, 2 do
-    local isDue = string.sub(found[i + 1], 1, 1) == '-' or (tonumber(found[i + 1]) or math.huge) <= now
-    if wanted ~= 2 or isDue then ids[#ids + 1] = found[i] end
-  end
+  local found, ids = entries(examined, examined == 0 and n or 250), {}
+  for i = 1, #found, 2 do ids[#ids + 1] = found[i] end
   local scores, field = #ids > 0 and redis.call('ZMSCORE', KEYS[1], unpack(ids)) or {}, reader(fieldsOf, ids, 250)
+  local before = examined
   for i, id in ipairs(ids) do
     if listed == n or size >= 1048576 then break end
     examined, reply[1], reply[2] = examined + 1, found[2 * i], id
@@ -41,7 +38,7 @@ repeat
       listed, size = listed + 1, size + read + #id + #(field(i) or '') + #reply[#reply - 3]
     end
   end
-  more = #ids == wants or from + #ids > first + examined
+  more = isMore(examined) or before + #ids > examined
 until not more or listed == n or size >= 1048576 or examined >= 1000
 if not more then reply[1], reply[2] = '', '' end
 return reply

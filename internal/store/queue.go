@@ -294,6 +294,7 @@ type Listing struct {
 	State    State
 	Payloads Payloads
 	Group    string // of those that wait; "" for all groups
+	Newest   bool   // from the last one on
 	Moves    string // "moves" for due versions, too, that wait behind a lease which has run out: no caller's page can begin behind one
 }
 
@@ -306,7 +307,11 @@ func (q *Queue) List(l Listing, after Cursor, n int) redisexec.Request {
 		return q.scripts.ListWaiting.Request(q.all, n, after.Score, l.Group, l.Payloads.argument())
 	}
 	keys := append(q.done, q.all[listedKeys[l.State]])
-	return q.scripts.List.Request(keys, n, after.Score, after.ID, int(l.State), l.Payloads.argument(), l.Moves, Duration(q.options.Retention))
+	newest := ""
+	if l.Newest {
+		newest = "newest"
+	}
+	return q.scripts.List.Request(keys, n, after.Score, after.ID, int(l.State), l.Payloads.argument(), l.Moves, Duration(q.options.Retention), newest)
 }
 
 // Stats counts a queue's tasks.

@@ -1,5 +1,5 @@
--- DEFINES wanted, count, behind, fitting
--- USES prelude, state, fields
+-- DEFINES wanted, count, between, entries, isMore, fitting
+-- USES prelude, read, state, fields
 -- For list, whose pages end where the next one begins. KEYS[12] is what it lists.
 
 local wanted = tonumber(ARGV[4])
@@ -16,19 +16,43 @@ end
 -- Returns how many entries have a score up to this, as text.
 local function count(score) return redis.call('ZCOUNT', KEYS[12], '-inf', score) end
 
--- Returns the rank of the first entry behind this score, as text, and ID. An empty
--- score is before all. The entry itself may be gone.
-local function behind(score, id)
-  if score == '' then return 0 end
+-- Returns how many entries stand before this score, as text, and ID; with the one itself if it is to count. That one may be gone.
+local function before(score, id, itself)
   local low, high = count('(' .. score), count(score)
   while low < high do -- the entries with that score are sorted by ID
     local middle = math.floor((low + high) / 2)
     local rank = string.format('%.0f', middle)
     local other = redis.call('ZRANGE', KEYS[12], rank, rank)[1]
-    if other and not follows(other, id) then low = middle + 1 else high = middle end
+    if other and not follows(other, id) and (itself or other ~= id) then low = middle + 1 else high = middle end
   end
   return low
 end
+
+-- From where on it lists, and before where it ends, in the order in which it lists.
+local isNewest, all, first, last = ARGV[8] == 'newest', 0, 0, 0
+
+-- Sets that for the entries of these ranks, the last one excluded, which are behind the last one of the page before.
+local function between(from, to)
+  local cursor = ARGV[2] ~= '' and before(ARGV[2], ARGV[3], not isNewest)
+  all = redis.call('ZCARD', KEYS[12])
+  first, last = math.max(from, cursor or 0), to or all
+  if isNewest then first, last = all - math.min(last, cursor or last), all - from end
+end
+
+-- Returns up to n entries, each with its score, behind the first ones.
+local function entries(skipped, n)
+  local from = first + skipped
+  n = math.min(n, last - from)
+  if n <= 0 then return {} end
+  if isNewest then from = all - from - n end
+  local found = redis.call('ZRANGE', KEYS[12], string.format('%.0f', from), string.format('%.0f', from + n - 1), 'WITHSCORES')
+  if not isNewest then return found end
+  local turned = {}
+  for i = #found - 1, 1, -2 do append(turned, found[i], found[i + 1]) end
+  return turned
+end
+
+local function isMore(skipped) return first + skipped < last end
 
 -- Returns an entry if it is to be listed, with its score. A dead letter whose task a foreign producer has put back is not, and nothing that
 -- is done and has been enqueued again.
