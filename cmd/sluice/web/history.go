@@ -54,6 +54,9 @@ func (p point) sample() sample {
 	return sample{uint32(p.at.Unix()), few(p.due), few(p.scheduled), few(p.waiting), few(p.leased), few(p.dead), few(p.done)}
 }
 
+// age returns how long before now it was.
+func (s sample) age(now time.Time) time.Duration { return now.Sub(time.Unix(int64(s.at), 0)) }
+
 func (s sample) point() point {
 	return point{
 		at:  time.Unix(int64(s.at), 0),
@@ -66,13 +69,14 @@ func (h *history) note(now time.Time, s sluice.Stats) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	p := point{now, s.Due, s.Scheduled, s.GroupWaiting, s.Leased, s.Dead, s.Done, s.Finished, s.Retried, s.Buried, s.Lost, s.Trimmed}
-	h.points = slices.DeleteFunc(h.points, func(p point) bool { return now.Sub(p.at) > rememberedWhole })
+	h.points = slices.DeleteFunc(h.points, func(p point) bool { return now.Sub(p.at) > rememberedWhole || p.at.After(now) })
 	h.points = append(h.points, p)
+	// One of the future is of before the clock was put back.
+	h.samples = slices.DeleteFunc(h.samples, func(s sample) bool { return s.age(now) > remembered || s.age(now) < 0 })
 	// A sample is in whole seconds, and a look each ten seconds comes a little earlier or later.
-	if n := len(h.samples); n > 0 && now.Sub(time.Unix(int64(h.samples[n-1].at), 0)) < sampleEvery-500*time.Millisecond {
+	if n := len(h.samples); n > 0 && h.samples[n-1].age(now) < sampleEvery-500*time.Millisecond {
 		return
 	}
-	h.samples = slices.DeleteFunc(h.samples, func(s sample) bool { return now.Sub(time.Unix(int64(s.at), 0)) > remembered })
 	h.samples = append(h.samples, p.sample())
 }
 
@@ -102,5 +106,5 @@ func (h *history) wasThere(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.ContainsFunc(h.points, func(p point) bool { return p.sum() > 0 }) ||
-		slices.ContainsFunc(h.samples, func(s sample) bool { return now.Sub(time.Unix(int64(s.at), 0)) <= lingers && s.point().sum() > 0 })
+		slices.ContainsFunc(h.samples, func(s sample) bool { return s.age(now) <= lingers && s.point().sum() > 0 })
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/cmd/sluice/inspect"
 )
 
 const (
@@ -22,6 +23,9 @@ const (
 // isUnattended reports whether no worker would take the queue's tasks. A pause is told first: then
 // none would either.
 func isUnattended(s sluice.Stats) bool { return s.Workers == 0 && !s.Paused }
+
+// hasNoRoom reports whether tasks are due, and no worker that runs has room.
+func hasNoRoom(s sluice.Stats) bool { return slices.Contains(inspect.Signs(s, 0), inspect.SignNoRoom) }
 
 // processOf writes where a worker runs: its host and process.
 func processOf(w sluice.WorkerInfo) string { return w.Host + ":" + strconv.Itoa(w.PID) }
