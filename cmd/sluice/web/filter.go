@@ -42,11 +42,11 @@ type filterField struct {
 // Value returns what the visitor has written.
 func (f filterField) Value() string { return *f.value }
 
-// fits reports whether the field is of use for tasks in a state: why a done task failed before is
-// not kept, nor its kind, and only leased ones have a worker.
+// fits reports whether the field is of use for tasks in a state: neither why a done task failed
+// before nor its kind is kept, and only leased ones have a worker.
 func (f filterField) fits(s sluice.State) bool {
 	switch f.Name {
-	case "reason":
+	case "reason", "kind":
 		return s != sluice.StateDone
 	case "worker":
 		return s == sluice.StateLeased

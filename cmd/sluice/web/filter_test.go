@@ -70,6 +70,24 @@ func TestFilter_MeansTasks(t *testing.T) {
 	require.Equal(t, "a-0 a-2", strings.Join(listed(s.get("/queues/orders?state=leased")), " "))
 }
 
+// TestFilter_ByKind knows that of small tasks, shows it, and keeps no payload.
+func TestFilter_ByKind(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	q := newQueue(t, rdb, "orders")
+	for id, task := range map[string]sluice.Task{"a": {Kind: "mail"}, "b": {Kind: "sms"}, "c": {Kind: "mail", Payload: make([]byte, mostWithKind)}, "d": {}} {
+		task.ID = id
+		_, err := q.Enqueue(t.Context(), task)
+		require.NoError(t, err)
+	}
+	s := newSite(t, rdb, Options{Write: true})
+	got := s.get("/queues/orders?kind=mail")
+	require.Equal(t, []string{"a"}, listed(got))
+	got.has(t, ">Kind</th>", "<bdi>mail</bdi>")
+	s.post("/queues/orders", "do", "cancel", "state", "due", "kind", "sms").has(t, "Cancel 1 due task?")
+	s.post("/queues/orders", "do", "cancel", "state", "due", "kind", "sms", "sure", "1").has(t, "1 due task cancelled")
+}
+
 // TestFilter_TextsComeBackFromAPage: what is shown as escapes, and copied, is meant as it was.
 func TestFilter_TextsComeBackFromAPage(t *testing.T) {
 	t.Parallel()

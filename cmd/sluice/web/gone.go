@@ -127,7 +127,7 @@ func (s *series) noteHolders(ctx context.Context) {
 		return
 	}
 	leased, err := q.List(ctx, sluice.StateLeased, sluice.TaskInfo{}, soonest, sluice.WithoutPayloads())
-	if err == nil {
+	if err == nil && slices.ContainsFunc(leased, func(t sluice.TaskInfo) bool { return t.Worker != "" }) {
 		s.page.holders.note(s.name, s.crew(ctx), leased)
 	}
 }

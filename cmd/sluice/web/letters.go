@@ -38,9 +38,16 @@ func (l listing) isSearched() bool {
 	return rest.IsSet()
 }
 
+// mostWithKind is in how many bytes a task may be stored whose kind a filter knows: it is stored
+// with the payload, which is read for it.
+const mostWithKind = 16 << 10
+
 // options are those with which the tasks are read.
 func (l listing) options() []sluice.ReadOption {
 	options := []sluice.ReadOption{sluice.WithoutPayloads()}
+	if l.Kind != "" {
+		options = []sluice.ReadOption{sluice.WithPayloadsUpTo(mostWithKind)}
+	}
 	if l.State == sluice.StateWaiting {
 		options = append(options, sluice.InGroup(l.Group))
 	}
@@ -58,6 +65,7 @@ func search(ctx context.Context, q *sluice.Queue, l listing, matches func(sluice
 		}
 		for i := range part {
 			searched++
+			part[i].Kind, part[i].Payload, part[i].Header = strings.Clone(part[i].Kind), nil, nil
 			after = part[i]
 			if matches(part[i]) && !each(part[i]) {
 				return &part[i], searched, nil
