@@ -105,8 +105,8 @@ func (w *watch) look(ctx context.Context) frame {
 	return w.rated(frame{time.Now(), rows, w.complete, nil})
 }
 
-// askWorkers asks for stuck handlers, where Workers run, if it is time to. Where they cannot be read
-// none is known.
+// askWorkers asks for stuck handlers, where Workers run, if it is time to. Where they cannot be
+// read none is known.
 func (w *watch) askWorkers(ctx context.Context, rows []queueRow) {
 	now := time.Now()
 	if now.Before(w.nextAsk) {

@@ -100,7 +100,8 @@ func TestTop_SaysNoWorker(t *testing.T) {
 	}
 }
 
-// TestTop_OpensAQueue by its keys, and goes back; what is shown of another queue does not get there.
+// TestTop_OpensAQueue by its keys, and goes back; what is shown of another queue does not get
+// there.
 func TestTop_OpensAQueue(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

@@ -22,8 +22,8 @@ type deed struct {
 }
 
 // deeds by the value of their button. What removes a task for good, and what is done to more than
-// one, is asked back. All scheduled or waiting tasks cannot be put off: they would come again, later
-// in the same list.
+// one, is asked back. All scheduled or waiting tasks cannot be put off: they would come again,
+// later in the same list.
 var deeds = map[string]deed{
 	"revive": {"Revive", "Revive", "revived: due now, with no attempts", "They are due now, with no attempts.", false, []sluice.State{sluice.StateDead}, sluice.StateAbsent},
 	"run":    {"Run now", "Run now", "due now", "They are due now.", false, []sluice.State{sluice.StateScheduled}, sluice.StateAbsent},
@@ -142,7 +142,8 @@ func (p *page) changeMatching(v *visit, s *series, q *sluice.Queue, do string) e
 	return v.done(url, result)
 }
 
-// count returns how many tasks match, or that there are more than were counted while there was time.
+// count returns how many tasks match, or that there are more than were counted while there was
+// time.
 func (b *bulk) count() (n int64, more bool, err error) {
 	if !b.list.IsSet() {
 		b.series.stats.expire()
@@ -164,8 +165,8 @@ func countOf(s sluice.Stats, state sluice.State) int64 {
 	}[state]
 }
 
-// change changes the tasks of the listing that match, a page at a time for as long as there is time.
-// It moves the listing on behind each page, and to the beginning at the end.
+// change changes the tasks of the listing that match, a page at a time for as long as there is
+// time. It moves the listing on behind each page, and to the beginning at the end.
 func (b *bulk) change() (n int, more bool, err error) {
 	l := &b.list
 	for until := time.Now().Add(b.busy); ; {

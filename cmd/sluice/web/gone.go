@@ -139,8 +139,8 @@ type lastHolder struct {
 	SeenAt      time.Time // by this process's clock
 }
 
-// holders remembers with which workers tasks were seen: of those that were seen last. The zero value
-// is ready.
+// holders remembers with which workers tasks were seen: of those that were seen last. The zero
+// value is ready.
 type holders struct {
 	mu    sync.Mutex // guards what follows
 	last  map[lookKey]lastHolder

@@ -103,8 +103,8 @@ type reasonBar struct {
 	Selected bool
 }
 
-// whyDead returns the reasons, each with the link that lists its letters. That they cannot be read is
-// told there: the rest of the page is good without them.
+// whyDead returns the reasons, each with the link that lists its letters. That they cannot be read
+// is told there: the rest of the page is good without them.
 func (s *series) whyDead(ctx context.Context, l listing) reasons {
 	found, err := s.reasons.get(ctx)
 	if err != nil {

@@ -88,8 +88,8 @@ func short(s string) template.HTML {
 	return text(s[:end]) + `<span class="esc" title="cut, see the whole on its own page">…</span>`
 }
 
-// listName is text for names in lists: a long one is cut in its middle, since names that are alike often
-// differ at an end. The whole is its title.
+// listName is text for names in lists: a long one is cut in its middle, since names that are alike
+// often differ at an end. The whole is its title.
 func listName(s string) template.HTML {
 	const most, head, tail = 48, 30, 16
 	runes := make([]int, 0, most+1) // where each character begins

@@ -18,13 +18,13 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) { p.page.ServeH
 
 // Watch looks at all queues every ten seconds, until ctx ends, so that charts have a history of an
 // hour, and so that the page knows of the workers that have died and of the tasks they had, whether
-// a viewer is there or not. It blocks; run it once for a Page, in a goroutine of its own. Without it
-// the page knows what it has read for viewers.
+// a viewer is there or not. It blocks; run it once for a Page, in a goroutine of its own. Without
+// it the page knows what it has read for viewers.
 //
 // A look costs Redis a small script for each queue, one more for each that has workers and one for
-// each that has leased tasks; once a minute the queues are searched for, by SCAN, for a tenth of the
-// time at the most. What cannot be read is left out, and is looked at again with the next look. The
-// first thousand queues are watched; they need 20 MB.
+// each that has leased tasks; once a minute the queues are searched for, by SCAN, for a tenth of
+// the time at the most. What cannot be read is left out, and is looked at again with the next look.
+// The first thousand queues are watched; they need 20 MB.
 func (p *Page) Watch(ctx context.Context) {
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
@@ -44,7 +44,8 @@ func (p *Page) Watch(ctx context.Context) {
 	}
 }
 
-// sampleAll looks at queues, some at a time. Figures that a viewer has just read are not read again.
+// sampleAll looks at queues, some at a time. Figures that a viewer has just read are not read
+// again.
 func (w *watch) sampleAll(ctx context.Context, names []string) {
 	places := make(chan struct{}, lookers)
 	var group sync.WaitGroup
