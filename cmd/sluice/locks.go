@@ -136,7 +136,7 @@ func (a *app) locks(ctx context.Context, match string, limit int) error {
 		return incomplete
 	}
 	if len(infos) > 0 {
-		_, _ = fmt.Fprintln(a.out, tableOf([]column[inspect.LockInfo]{
+		_, _ = fmt.Fprintln(a.out, tableWithin(a.width(), []column[inspect.LockInfo]{
 			{"name", false, func(i inspect.LockInfo) any { return show(i.Name) }},
 			{"ttl", true, func(i inspect.LockInfo) any { return ttlText(i.TTL) }},
 			{"owner", false, func(i inspect.LockInfo) any { return short(ownerText(i), 80) }},

@@ -48,6 +48,8 @@ type app struct {
 	lookupEnv func(name string) (string, bool)
 	// interactive says that the caller can be asked; outIsTTY and errIsTTY where text goes to.
 	interactive, outIsTTY, errIsTTY bool
+	// whole says that tables are not cut to the width of the terminal.
+	whole bool
 
 	url          string
 	server       inspect.Server

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -22,6 +23,7 @@ type queueRow struct {
 	name  string
 	stats sluice.Stats
 	rates *rates // since the look before, if there was one
+	stuck int64  // how many handlers are, as far as that was asked
 	err   error  // why there are no counts
 }
 
@@ -79,11 +81,14 @@ They are found by SCAN, a thousand keys at a time, on each primary. A queue that
 key a day after the last task or worker, so that it is not listed. LEASED are tasks that workers
 have, or had and did not finish before their leases ended. LATENESS is for how long the first due
 task waits. WORKERS is how many Workers run: sluice workers lists them. WAITING is how many clients
-wait for tasks: those of workers that have room. Behind them stands NO WORKER, if tasks are due and
-none runs (loops of one's own, which call Claim or Pop, do not count); behind that stand a pause and
+wait for tasks: those of workers that have room. Behind them stand signs: NO WORKER, if tasks are due and
+none runs (loops of one's own, which call Claim or Pop, do not count), NO ROOM, if tasks are due and no worker that runs
+has room for another one, LATE, if the first due task waits for more than a minute; behind that stand a pause and
 the limits of a queue: at its limit, as many tasks are leased as may be. "5 trimmed" are dead
 letters that were removed because of WithDeadLimit or WithDeadAge, "5 done" finished tasks
 that are remembered because of WithRetention: ls --state done lists them.
+
+On a terminal the longest names are cut in their middle, so that the table fits; --wide and a pipe have them whole.
 
 --wide shows what became of tasks, too: how many were FINISHED (by a worker or Dequeue, discarded, or taken by Pop), RETRIED (failed, and are to be tried again), BURIED, or LOST: leases that ran
 out. These counts begin at 0 after a day without work. Rates are in sluice top.`,
@@ -101,6 +106,7 @@ out. These counts begin at 0 after a day without work. Rates are in sluice top.`
 			if err != nil {
 				return err
 			}
+			a.whole = wide
 			if err := a.printQueues(rows, incomplete == nil, queueColumns(time.Now(), wide, false)); err != nil {
 				return err
 			}
@@ -123,7 +129,7 @@ func (a *app) printQueues(rows []queueRow, complete bool, columns []column[queue
 		_, err := fmt.Fprintf(a.errOut, "No queue has a key that begins with %s at %s. A queue that is empty has none a day later.\n", show(a.queuePrefix), a.where())
 		return err
 	}
-	_, err := fmt.Fprintln(a.out, tableOf(columns, rows))
+	_, err := fmt.Fprintln(a.out, tableWithin(a.width(), columns, rows))
 	return err
 }
 
@@ -176,7 +182,17 @@ func (r queueRow) notes(now time.Time) string {
 		return "ERROR " + short(report.Escape(r.err.Error()), 90)
 	}
 	var notes []string
-	if r.stats.Due > 0 && r.stats.Workers == 0 {
+	signs := inspect.Signs(r.stats, r.stuck)
+	for _, sign := range []inspect.Sign{inspect.SignStuck, inspect.SignNoRoom, inspect.SignLate} {
+		if slices.Contains(signs, sign) {
+			note := strings.ToUpper(sign.String())
+			if sign == inspect.SignStuck {
+				note = inspect.Count(r.stuck) + " " + note
+			}
+			notes = append(notes, note)
+		}
+	}
+	if slices.Contains(signs, inspect.SignNoWorker) {
 		none := "NO WORKER"
 		if !r.stats.WorkerSeen.IsZero() {
 			none += " for " + span(max(0, now.Sub(r.stats.WorkerSeen)))

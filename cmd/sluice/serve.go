@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -92,6 +93,11 @@ func (a *app) servePage(ctx context.Context, o serveOptions) error {
 	if err != nil {
 		return err
 	}
+	ctx, stop := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() { page.Watch(ctx) }) // it ends with ctx; Wait waits for it
+	defer watching.Wait()
+	defer stop()
 	return a.serve(ctx, o.listening, o.prefix, protect(page, guard, o.prefix+"/healthz"))
 }
 

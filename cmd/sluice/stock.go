@@ -127,6 +127,6 @@ func (a *app) stock(ctx context.Context, argument string, j stockJSON, change fu
 		_, err = fmt.Fprintf(a.out, "%s: no stocks\n", show(name))
 		return err
 	}
-	_, err = fmt.Fprintln(a.out, tableOf(stockColumns, rows))
+	_, err = fmt.Fprintln(a.out, tableWithin(a.width(), stockColumns, rows))
 	return err
 }

@@ -353,7 +353,7 @@ func (a *app) printTasks(state sluice.State, found []sluice.TaskInfo, o lsOption
 	case o.payload:
 		add("payload", func(e sluice.TaskInfo) any { return cut(show(string(e.Payload)), 120, o.wide) })
 	}
-	_, _ = fmt.Fprintln(a.out, tableOf(columns, found))
+	_, _ = fmt.Fprintln(a.out, tableWithin(a.width(), columns, found))
 }
 
 // lastError is why a task failed, "-" if it has not.

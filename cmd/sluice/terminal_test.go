@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/creack/pty"
 	"github.com/stretchr/testify/require"
@@ -57,6 +58,28 @@ func TestTerminal_IsNotAsked(t *testing.T) {
 		text := shown()
 		require.Contains(t, text, "got the next line")
 		require.NotContains(t, text, "\x1b")
+	}
+}
+
+// TestTerminal_TablesFit, unless they are asked for whole.
+func TestTerminal_TablesFit(t *testing.T) {
+	s := newStage(t)
+	name := "a" + strings.Repeat("x", 300) + "z"
+	s.fill(s.queue(name))
+	for command, isCut := range map[string]bool{"queues": true, "queues --wide": false, "queues | cat": false} {
+		cmd, terminal, shown := onTerminal(t, s.env["SLUICE_URL"], "sh", "-c", "read -r line; "+os.Args[0]+" "+command)
+		require.NoError(t, pty.Setsize(terminal, &pty.Winsize{Rows: 40, Cols: 130}))
+		_, err := terminal.WriteString("go on\n")
+		require.NoError(t, err)
+		require.NoError(t, cmd.Wait())
+		text := shown()
+		require.Equal(t, !isCut, strings.Contains(text, name), "%s: %s", command, text)
+		if isCut {
+			require.Regexp(t, `ax+…x+z +\d`, text)
+			for line := range strings.SplitSeq(text, "\n") {
+				require.LessOrEqual(t, utf8.RuneCountInString(strings.TrimSpace(line)), 130)
+			}
+		}
 	}
 }
 

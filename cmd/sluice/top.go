@@ -4,17 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
+	"sync"
 	"time"
 
-	tea "charm.land/bubbletea/v2"
-	"github.com/charmbracelet/x/ansi"
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/sluice-go/sluice/cmd/sluice/inspect"
-	"github.com/sluice-go/sluice/cmd/sluice/report"
 )
 
 const (
@@ -26,6 +23,9 @@ const (
 	searchShare = 20
 	// oldAfter is how long behind its time a look may be until its figures say so.
 	oldAfter = 3 * time.Second
+	// workersEvery is how often top asks the Workers of each queue whether handlers are stuck: they
+	// say it each 15 seconds.
+	workersEvery = 10 * time.Second
 )
 
 func (a *app) topCommand() *cobra.Command {
@@ -33,13 +33,16 @@ func (a *app) topCommand() *cobra.Command {
 	var frames int
 	c := &cobra.Command{
 		Use: "top", Aliases: []string{"dash"}, Short: "Watch the queues, and how many tasks end in a second",
-		Long: `Watch the queues. Keys: q quits, s sorts by the next column. The other columns are those of sluice queues.
+		Long: `Watch the queues, those first that need an operator. Keys: arrows choose a queue, enter shows its states, Workers and the
+reasons of its dead letters, esc goes back; s sorts by the next column, q quits. The columns are those of sluice queues, and behind them stand signs:
+STUCK (handlers that go on beyond their timeout), NO WORKER, NO ROOM (tasks are due, and no Worker has room), LATE (the first due task waits for more
+than a minute). NO_COLOR in the environment is for a terminal without colours.
 
 DUE/S is by how many a second the due tasks have grown since the look before. FINISHED/S, RETRIED/S, BURIED/S and LOST/S are how many tasks a second,
 in all processes, were finished, failed and are to be tried again, were put among the dead letters, or were lost: their leases ran out.
 
-Each interval costs one small script for each queue; every ten seconds, or twenty times as long as
-that takes, the queues are searched for, by SCAN.
+Each interval costs one small script for each queue, and every ten seconds one more for each that has Workers; every ten seconds,
+or twenty times as long as that takes, the queues are searched for, by SCAN.
 Where standard output is no terminal, or with --frames or --json, it prints one table, or one line of JSON, for each interval.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -69,7 +72,9 @@ type watch struct {
 	names    []string
 	next     time.Time // of the next search
 	complete bool
-	last     frame // that was seen
+	last     frame            // that was seen
+	stuck    map[string]int64 // how many handlers are, by queue
+	nextAsk  time.Time        // when Workers are asked again
 }
 
 // frame is what was seen at one time.
@@ -93,7 +98,44 @@ func (w *watch) look(ctx context.Context) frame {
 	if err != nil {
 		return frame{at: time.Now(), err: err}
 	}
+	w.askWorkers(ctx, rows)
+	for i, r := range rows {
+		rows[i].stuck = w.stuck[r.name]
+	}
 	return w.rated(frame{time.Now(), rows, w.complete, nil})
+}
+
+// askWorkers asks for stuck handlers, where Workers run, if it is time to. Where they cannot be
+// read none is known.
+func (w *watch) askWorkers(ctx context.Context, rows []queueRow) {
+	now := time.Now()
+	if now.Before(w.nextAsk) {
+		return
+	}
+	stuck := map[string]int64{}
+	var mu sync.Mutex // guards stuck
+	var all errgroup.Group
+	all.SetLimit(atOnce)
+	for _, r := range rows {
+		if r.stats.Workers == 0 {
+			continue
+		}
+		all.Go(func() error { // it ends with its reply; Wait waits for it
+			q, err := inspect.Open(w.rdb, r.name, w.a.options)
+			if err != nil {
+				return nil //nolint:nilerr // the row says so
+			}
+			workers, _ := q.Workers(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			for _, worker := range workers {
+				stuck[r.name] += int64(worker.Stuck)
+			}
+			return nil
+		})
+	}
+	_ = all.Wait()
+	w.stuck, w.nextAsk = stuck, now.Add(workersEvery)
 }
 
 // pauseBehind returns for how long no search follows one that took so long.
@@ -118,121 +160,6 @@ func (w *watch) print(ctx context.Context, interval time.Duration, frames int) e
 			return ctx.Err()
 		}
 	}
-}
-
-// screen shows a table on the terminal's other screen, until the caller quits.
-func (w *watch) screen(ctx context.Context, interval time.Duration) error {
-	model := &topModel{ctx: ctx, watch: w, interval: interval, where: w.a.where(), width: 120, height: 40}
-	program := tea.NewProgram(model, tea.WithContext(ctx), tea.WithInput(w.a.in), tea.WithOutput(w.a.out.Writer), tea.WithoutSignalHandler())
-	_, err := program.Run()
-	if errors.Is(err, tea.ErrProgramKilled) || errors.Is(err, tea.ErrInterrupted) {
-		return nil
-	}
-	return err
-}
-
-// topModel is what the terminal shows. One goroutine of bubbletea's has it; the one look that is
-// under way has the watch.
-type topModel struct {
-	ctx           context.Context
-	watch         *watch
-	interval      time.Duration
-	where         string
-	width, height int
-	now           frame
-	clock         time.Time // that of the terminal, to the second
-	failed        error
-	sortBy        int
-}
-
-// The columns by which the queues can be sorted: the largest first, names from a to z.
-var sortings = []struct {
-	name string
-	less func(a, b queueRow) int
-}{
-	{"lateness", func(a, b queueRow) int { return int(min(1, max(-1, b.stats.Lateness-a.stats.Lateness))) }},
-	{"due", func(a, b queueRow) int { return sign(b.stats.Due - a.stats.Due) }},
-	{"dead", func(a, b queueRow) int { return sign(b.stats.Dead - a.stats.Dead) }},
-	{"leased", func(a, b queueRow) int { return sign(b.stats.Leased - a.stats.Leased) }},
-	{"name", func(a, b queueRow) int { return strings.Compare(a.name, b.name) }},
-}
-
-func sign(n int64) int { return int(min(1, max(-1, n))) }
-
-type tick struct{}
-
-// second comes each second, so that figures say how old they are while a look hangs.
-type second time.Time
-
-func everySecond() tea.Cmd {
-	return tea.Tick(time.Second, func(at time.Time) tea.Msg { return second(at) })
-}
-
-func (m *topModel) look() tea.Msg { return m.watch.look(m.ctx) }
-
-// Init begins with the first look.
-func (m *topModel) Init() tea.Cmd { return tea.Batch(m.look, everySecond()) }
-
-// Update takes keys, the terminal's size and what was seen. The next look begins an interval after
-// the one before has ended, so that there is one at a time.
-func (m *topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
-	switch msg := msg.(type) {
-	case tea.KeyPressMsg:
-		switch msg.String() {
-		case "q", "esc", "ctrl+c":
-			return m, tea.Quit
-		case "s":
-			m.sortBy = (m.sortBy + 1) % len(sortings)
-		}
-	case tea.WindowSizeMsg:
-		m.width, m.height = msg.Width, msg.Height
-	case frame:
-		if m.failed = msg.err; msg.err == nil {
-			m.now = msg
-		}
-		return m, tea.Tick(m.interval, func(time.Time) tea.Msg { return tick{} })
-	case tick:
-		return m, m.look
-	case second:
-		m.clock = time.Time(msg)
-		return m, everySecond()
-	}
-	return m, nil
-}
-
-// View shows the table on the terminal's other screen.
-func (m *topModel) View() tea.View {
-	v := tea.NewView(m.text())
-	v.AltScreen = true
-	return v
-}
-
-// text is the table; what does not fit is left out.
-func (m *topModel) text() string {
-	rows := slices.Clone(m.now.rows)
-	slices.SortStableFunc(rows, sortings[m.sortBy].less)
-	var due, dead int64
-	for _, r := range rows {
-		due, dead = due+r.stats.Due, dead+r.stats.Dead
-	}
-	at := m.now.at.UTC().Format("15:04:05Z")
-	if age := m.clock.Sub(m.now.at); age > m.interval+oldAfter && !m.now.at.IsZero() {
-		at = "AS OF " + span(age) + " AGO"
-	}
-	head := fmt.Sprintf("sluice top  %s  %s  %s, due %s, dead %s  every %s, by %s", m.where, at, inspect.Plural(int64(len(rows)), "queue"), inspect.Count(due), inspect.Count(dead), m.interval, sortings[m.sortBy].name)
-	lines := []string{head, "q quits, s sorts"}
-	if m.failed != nil {
-		lines[1] = "NO ANSWER, the figures are old: " + report.Escape(m.failed.Error())
-	} else if !m.now.complete && !m.now.at.IsZero() {
-		lines[1] = "NOT ALL KEYS WERE LOOKED AT: see --max-keys"
-	}
-	lines = append(lines, "")
-	lines = append(lines, strings.Split(tableOf(queueColumns(m.now.at, false, true), rows), "\n")...)
-	lines = lines[:min(len(lines), max(1, m.height-1))]
-	for i, line := range lines {
-		lines[i] = ansi.Truncate(strings.ReplaceAll(line, "\n", " "), m.width, "…")
-	}
-	return strings.Join(lines, "\n")
 }
 
 // rates are how many tasks ended in a second, between two looks at a queue, and by how many those

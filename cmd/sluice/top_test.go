@@ -1,11 +1,13 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
+	"github.com/charmbracelet/x/ansi"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
@@ -39,6 +41,7 @@ func TestTop_Model(t *testing.T) {
 	require.Contains(t, lines[5], "+100")
 	requirePlain(t, m.text(), "view")
 
+	m.Update(tea.KeyPressMsg{Code: 's', Text: "s"})
 	m.Update(tea.KeyPressMsg{Code: 's', Text: "s"})
 	require.True(t, strings.HasPrefix(strings.Split(m.text(), "\n")[4], "a "), "sorted by due")
 	m.Update(tea.WindowSizeMsg{Width: 20, Height: 5})
@@ -87,10 +90,127 @@ func TestTop_SaysNoWorker(t *testing.T) {
 	now := time.Now()
 	for want, s := range map[string]sluice.Stats{
 		"":                            {Leased: 1},
-		"5 trimmed":                   {Due: 1, Workers: 1, Trimmed: 5},
+		"5 trimmed":                   {Due: 1, Workers: 1, Waiting: 1, Trimmed: 5},
+		"NO ROOM":                     {Due: 1, Workers: 1},
+		"LATE":                        {Due: 1, Workers: 1, Waiting: 1, Lateness: time.Hour},
 		"NO WORKER":                   {Due: 1},
 		"NO WORKER for 1m30s; PAUSED": {Due: 1, WorkerSeen: now.Add(-90 * time.Second), Paused: true},
 	} {
 		require.Equal(t, want, queueRow{stats: s}.notes(now))
 	}
+}
+
+// TestTop_OpensAQueue by its keys, and goes back; what is shown of another queue does not get
+// there.
+func TestTop_OpensAQueue(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	q := s.queue("orders")
+	s.fill(q)
+	_, err := s.queue("mails").Enqueue(t.Context(), sluice.Task{ID: "m"})
+	require.NoError(t, err)
+	a := &app{lookupEnv: func(string) (string, bool) { return "", false }}
+	w := &watch{a: a, rdb: s.rdb}
+	m := &topModel{ctx: t.Context(), watch: w, interval: time.Second, where: "host", width: 150, height: 40}
+	press := func(key tea.KeyPressMsg) tea.Cmd {
+		_, cmd := m.Update(key)
+		return cmd
+	}
+	require.Nil(t, press(tea.KeyPressMsg{Code: tea.KeyEnter}), "nothing is there yet")
+	m.Update(m.look())
+	for range 5 { // at the end it stays
+		press(tea.KeyPressMsg{Code: tea.KeyDown})
+	}
+	require.Equal(t, 1, m.place(m.sorted()))
+	chosen := m.chosen
+	require.Contains(t, m.text(), chosenMark, "without colours, too")
+	look := press(tea.KeyPressMsg{Code: tea.KeyEnter})
+	require.NotNil(t, look)
+	require.Contains(t, m.text(), "Looking")
+	m.Update(openQueue{name: "another", at: time.Now()})
+	require.NotContains(t, m.text(), "another")
+	m.looking = true
+	m.Update(look())
+	require.False(t, m.looking)
+	text := m.text()
+	require.Contains(t, text, chosen+"\n")
+	require.Contains(t, text, "0 Workers")
+	require.NotNil(t, press(tea.KeyPressMsg{Code: 'q', Text: "q"}))
+	require.Nil(t, press(tea.KeyPressMsg{Code: tea.KeyEscape}))
+	require.Contains(t, m.text(), "NAME ", "the list again")
+	m.chosen = "orders"
+	look = press(tea.KeyPressMsg{Code: tea.KeyEnter})
+	m.Update(look())
+	require.Regexp(t, `(?s)\d dead letters?, by reason.*\d  `, m.text())
+	requirePlain(t, m.text(), "view")
+	_, quit := m.Update(tea.KeyPressMsg{Code: 'c', Mod: tea.ModCtrl})
+	require.Equal(t, tea.QuitMsg{}, quit())
+}
+
+// TestTop_ShowsWhereItIsInAList that is longer than the terminal.
+func TestTop_ShowsWhereItIsInAList(t *testing.T) {
+	t.Parallel()
+	m := &topModel{watch: &watch{a: &app{}}, interval: time.Second, width: 150, height: 15}
+	f := frame{at: time.Now(), complete: true}
+	for i := range 100 {
+		f.rows = append(f.rows, queueRow{name: fmt.Sprintf("q%02d", i)})
+	}
+	m.Update(f)
+	require.Contains(t, m.text(), "q00 ")
+	require.NotContains(t, m.text(), chosenMark, "nothing is chosen yet")
+	for range 99 {
+		m.Update(tea.KeyPressMsg{Code: tea.KeyDown})
+		require.Regexp(t, m.chosen+" .*"+chosenMark, m.text())
+		require.LessOrEqual(t, strings.Count(m.text(), "\n"), 14)
+	}
+	require.Equal(t, "q99", m.chosen)
+	m.Update(tea.KeyPressMsg{Code: tea.KeyPgUp})
+	require.Equal(t, "q89", m.chosen)
+}
+
+// TestTop_Colours are of the worst sign, and none where NO_COLOR says so.
+func TestTop_Colours(t *testing.T) {
+	t.Parallel()
+	rows := []queueRow{
+		{name: "none", stats: sluice.Stats{Due: 1}},
+		{name: "full", stats: sluice.Stats{Due: 1, Workers: 1}},
+		{name: "well", stats: sluice.Stats{Due: 1, Workers: 1, Waiting: 1}},
+		{name: "stuck", stats: sluice.Stats{Workers: 1}, stuck: 2},
+		{name: "broken", err: sluice.ErrCorrupt},
+	}
+	m := &topModel{watch: &watch{a: &app{}}, interval: time.Second, width: 150, height: 20, colour: true, chosen: "well"}
+	m.Update(frame{at: time.Now(), rows: rows, complete: true})
+	lines := map[string]string{}
+	for line := range strings.SplitSeq(m.text(), "\n") {
+		name, _, _ := strings.Cut(ansi.Strip(line), " ")
+		lines[name] = line
+	}
+	const red, yellow, reverse = "\x1b[31m", "\x1b[33m", "\x1b[7m"
+	for name, want := range map[string]string{"none": red, "full": yellow, "well": reverse, "stuck": red, "broken": red} {
+		require.True(t, strings.HasPrefix(lines[name], want), "%s: %q", name, lines[name])
+	}
+	require.Contains(t, lines["stuck"], "2 STUCK")
+	m.colour = false
+	requirePlain(t, m.text(), "view")
+	for name, env := range map[string]map[string]string{"NO_COLOR": {"NO_COLOR": "1"}, "dumb": {"TERM": "dumb"}, "": {"TERM": "xterm"}} {
+		a := &app{lookupEnv: func(key string) (string, bool) { v, ok := env[key]; return v, ok }}
+		require.Equal(t, name == "", a.hasColours(), name)
+	}
+}
+
+// TestTop_TellsStuckHandlers, which it asks for where Workers run, and not with each frame.
+func TestTop_TellsStuckHandlers(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	q := s.queue("orders")
+	s.fill(q)
+	w := &watch{a: &app{}, rdb: s.rdb}
+	w.stuck, w.nextAsk = map[string]int64{"orders": 3}, time.Now().Add(time.Hour)
+	f := w.look(t.Context())
+	require.EqualValues(t, 3, f.rows[0].stuck)
+	require.Contains(t, f.rows[0].notes(f.at), "3 STUCK")
+	w.nextAsk = time.Time{}
+	f = w.look(t.Context())
+	require.Zero(t, f.rows[0].stuck, "it asked again, and no Worker runs")
+	require.True(t, w.nextAsk.After(time.Now()))
 }

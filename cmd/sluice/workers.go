@@ -202,7 +202,7 @@ func (a *app) printWorkers(rows []workersRow, complete bool, now time.Time) erro
 		return a.printQueues(nil, complete, nil) // says that there is no queue
 	}
 	if len(seats) > 0 {
-		_, _ = fmt.Fprintln(a.out, tableOf(seatColumns(now), seats))
+		_, _ = fmt.Fprintln(a.out, tableWithin(a.width(), seatColumns(now), seats))
 	}
 	if idle.Len() > 0 {
 		_, _ = fmt.Fprint(a.out, idle.String()+"Loops of one's own, with Claim or Pop, are not listed.\n")

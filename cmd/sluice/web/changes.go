@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,22 +15,6 @@ import (
 
 // mostDelay is how far a visitor may put a task off or pause a queue.
 const mostDelay = 365 * 24 * time.Hour
-
-// confirmData is what the page shows that asks before tasks are removed for good.
-type confirmData struct {
-	Queue, Do string
-	IDs       []string
-	List      listing
-	Back      string
-	To        string // where the form goes
-}
-
-// taskChanges are what can be done with tasks. What removes one for good is asked back; of that it
-// has the list that is shown behind it.
-var taskChanges = map[string]sluice.State{
-	"revive": sluice.StateAbsent, "run": sluice.StateAbsent, "delay": sluice.StateAbsent,
-	"drop": sluice.StateDead, "cancel": sluice.StateDue, "forget": sluice.StateDone,
-}
 
 // isTyped reports whether a visitor has typed a name, as it is or as it is shown.
 func isTyped(typed, name string) bool { return typed == name || typed == shown(name) }
@@ -51,7 +34,7 @@ func (v *visit) limits() (sluice.Limits, error) {
 	return inspect.ReadLimits(text("running"), text("rate"), text("burst"), text("per-group"))
 }
 
-// changeQueue pauses or resumes a queue, sets or takes away its limits, revives its dead letters,
+// changeQueue pauses or resumes a queue, sets or takes away its limits, changes all tasks that match,
 // or purges it.
 func (p *page) changeQueue(v *visit) error {
 	s := p.watch.of(v.queue())
@@ -84,7 +67,8 @@ func (p *page) changeQueue(v *visit) error {
 			return v.done(url, notice{"Nothing was purged: the name that was typed is not the queue's.", true})
 		}
 		return v.end(s, url, do, q.Purge(v.ctx), "The queue is purged: it has no task and no dead letter.")
-	case "revive", "drop":
+	}
+	if _, known := deeds[do]; known {
 		return p.changeMatching(v, s, q, do)
 	}
 	return errForm
@@ -108,68 +92,6 @@ func (v *visit) changed(s *series) {
 	v.tables.forget("")
 }
 
-// changeMatching revives or drops the dead letters that have a reason, a page at a time. When there
-// is no more time, or Redis fails, what was done stays done, and the next press goes on behind.
-func (p *page) changeMatching(v *visit, s *series, q *sluice.Queue, do string) error {
-	l := newListing(v.r.PostForm)
-	l.State = sluice.StateDead
-	if do == "drop" && v.r.PostForm.Get("sure") != "1" {
-		url := p.queueURL(s.name)
-		return v.render(http.StatusOK, "confirm", "Are you sure?", "queues", confirmData{s.name, do, nil, l, url + l.Query(), url})
-	}
-	change := q.Revive
-	if do == "drop" {
-		change = q.Drop
-	}
-	n, more, err := p.eachPage(v.ctx, q, &l, change)
-	if err != nil && n == 0 {
-		return err
-	}
-	v.changed(s)
-	v.audit(do, "queue", s.name, "tasks", n)
-	result := notice{Text: inspect.Plural(int64(n), "dead letter") + map[string]string{"revive": " revived: due now, with no attempts.", "drop": " dropped for good."}[do]}
-	url := p.queueURL(s.name) + l.Query()
-	if more {
-		result.Text += " There are more: go on by pressing the button again."
-		url += "&goes-on="
-	}
-	if err != nil {
-		_, f := explain(err)
-		result = notice{result.Text + " It was ended by an error: " + f.What + ": " + f.Detail, true}
-	}
-	return v.done(url, result)
-}
-
-// eachPage calls change with the IDs of the dead letters of a listing that have its reason, a page
-// at a time for as long as there is time. It moves the listing on behind each page, and to the
-// beginning at the end.
-func (p *page) eachPage(ctx context.Context, q *sluice.Queue, l *listing, change func(context.Context, ...string) (int, error)) (n int, more bool, err error) {
-	for until := time.Now().Add(p.busy); ; {
-		part, err := q.List(ctx, sluice.StateDead, l.After, mostPerPage, sluice.WithoutPayloads())
-		if err != nil {
-			return n, true, err
-		}
-		var ids []string
-		for _, e := range part {
-			if e.ID != "" && matches(e.Reason, l.Reason) {
-				ids = append(ids, e.ID)
-			}
-		}
-		changed, err := change(ctx, ids...)
-		n += changed
-		if err != nil {
-			return n, true, err
-		}
-		if len(part) < mostPerPage {
-			l.After = sluice.TaskInfo{}
-			return n, false, nil
-		}
-		if l.After = part[len(part)-1]; time.Now().After(until) {
-			return n, true, nil
-		}
-	}
-}
-
 // changeTasks changes those tasks of a list that were selected.
 func (p *page) changeTasks(v *visit) error {
 	s := p.watch.of(v.queue())
@@ -184,20 +106,20 @@ func (p *page) changeTasks(v *visit) error {
 		ids = append(ids, id)
 	}
 	do := v.r.PostForm.Get("do")
-	list, known := taskChanges[do]
+	known, isKnown := deeds[do]
 	switch {
-	case !known:
+	case !isKnown:
 		return errForm
 	case len(ids) == 0:
 		return v.done(back, notice{"Nothing was selected.", true})
-	case list != sluice.StateAbsent && v.r.PostForm.Get("sure") != "1":
-		return v.render(http.StatusOK, "confirm", "Are you sure?", "queues", confirmData{s.name, do, ids, l, back, p.tasksURL(s.name)})
+	case (known.Danger || len(ids) > 1) && !v.isSure():
+		return v.ask(confirmData{Queue: s.name, Do: do, IDs: ids, List: l, Back: back, To: p.tasksURL(s.name)})
 	}
 	q, err := s.open()
 	if err != nil {
 		return err
 	}
-	n, err := p.apply(v, q, do, ids)
+	n, err := p.apply(v, q, do, ids, sluice.StateAbsent)
 	if err != nil && n == 0 {
 		return err
 	}
@@ -210,62 +132,28 @@ func (p *page) changeTasks(v *visit) error {
 func (p *page) changeTask(v *visit) error {
 	s := p.watch.of(v.queue())
 	do, id, url := v.r.PostForm.Get("do"), v.task(), p.taskURL(v.queue(), v.task())
-	list, known := taskChanges[do]
+	known, isKnown := deeds[do]
 	switch {
-	case !known:
+	case !isKnown:
 		return errForm
-	case list != sluice.StateAbsent && v.r.PostForm.Get("sure") != "1":
-		return v.render(http.StatusOK, "confirm", "Are you sure?", "queues", confirmData{s.name, do, []string{id}, newListing(nil), url, url})
+	case known.Danger && !v.isSure():
+		return v.ask(confirmData{Queue: s.name, Do: do, IDs: []string{id}, List: listing{State: known.removed, N: perPage}, Back: url, To: url})
 	}
 	q, err := s.open()
 	if err != nil {
 		return err
 	}
-	n, err := p.apply(v, q, do, []string{id})
+	n, err := p.apply(v, q, do, []string{id}, sluice.StateAbsent)
 	if err != nil {
 		return err
 	}
 	v.changed(s)
 	v.audit(do, "queue", s.name, "tasks", n)
-	if list != sluice.StateAbsent {
-		l := listing{State: list, N: perPage}
+	if known.Danger {
+		l := listing{State: known.removed, N: perPage}
 		url = p.queueURL(s.name) + l.Query()
 	}
 	return v.done(url, outcome(do, n, 1, nil))
-}
-
-// apply does something with tasks, and returns with how many. Those that are in another state by
-// now are left alone.
-func (p *page) apply(v *visit, q *sluice.Queue, do string, ids []string) (int, error) {
-	switch do {
-	case "revive":
-		return q.Revive(v.ctx, ids...)
-	case "drop":
-		return q.Drop(v.ctx, ids...)
-	}
-	var delay time.Duration
-	if do == "delay" {
-		var err error
-		if delay, err = v.delay("for"); err != nil {
-			return 0, err
-		}
-	}
-	return each(v.ctx, ids, func(ctx context.Context, id string) (bool, error) {
-		if do != "cancel" && do != "forget" {
-			return q.Reschedule(ctx, id, delay)
-		}
-		// Looked at just before: a task may have died since it was listed, or was finished, and is
-		// to be remembered.
-		e, err := q.Get(ctx, id, sluice.WithoutPayloads())
-		if isNotFound(err) {
-			return false, nil
-		}
-		if err != nil || e.State == sluice.StateDead || (e.State == sluice.StateDone) != (do == "forget") {
-			return false, err
-		}
-		was, err := q.Cancel(ctx, id)
-		return was != sluice.StateAbsent, err
-	})
 }
 
 // each calls f with each ID, some at a time, and returns how often it was true, and the errors.
@@ -296,7 +184,7 @@ func each(ctx context.Context, ids []string, f func(context.Context, string) (bo
 
 // outcome says with how many tasks something was done.
 func outcome(do string, n, of int, err error) notice {
-	verb := map[string]string{"revive": "revived: due now, with no attempts", "run": "due now", "delay": "put off", "drop": "dropped for good", "cancel": "cancelled", "forget": "forgotten"}[do]
+	verb := deeds[do].Past
 	text := inspect.Plural(int64(n), "task") + " " + verb + "."
 	if n < of {
 		text += " " + inspect.Plural(int64(of-n), "other") + " had changed meanwhile, and were left alone."

@@ -11,9 +11,11 @@ import (
 
 const (
 	chartWidth, chartHeight = 120.0, 32.0
-	// longestGap is how far apart two looks may be to be joined by a line: in between no viewer has
-	// asked.
-	longestGap = 12 * time.Second
+	// longestGap is how far apart two looks may be to be joined by a line: in between neither a viewer
+	// nor Watch has asked. One look of Watch may fail.
+	longestGap = 2*sampleEvery + 2*time.Second
+	// mostDrawn is how many points a chart has at the most, which is one for each two pixels of most.
+	mostDrawn = 90
 	// rateOver is the time over which a rate is taken.
 	rateOver = time.Minute
 	// rateLeast is the least time over which there is a rate.
@@ -38,8 +40,11 @@ func newChart(label string, points []point, now time.Time, of func(point) int64)
 		least, most = min(least, of(p)), max(most, of(p))
 	}
 	last := of(points[len(points)-1])
-	c := chart{Label: fmt.Sprintf("%s, the last %s: %s to %s, now %s", label, span(now.Sub(points[0].at)), inspect.Count(least), inspect.Count(most), inspect.Count(last))}
-	window := max(now.Sub(points[0].at), leastWindow)
+	first := points[0].at
+	c := chart{Label: fmt.Sprintf("%s, the last %s: %s to %s, now %s", label, span(now.Sub(first)), inspect.Count(least), inspect.Count(most), inspect.Count(last))}
+	window := max(now.Sub(first), leastWindow)
+	apart := max(longestGap, 2*window/mostDrawn)
+	points = thinned(points, window/mostDrawn, of)
 	place := func(p point) (x, y float64) {
 		x = chartWidth * (1 - float64(now.Sub(p.at))/float64(window))
 		y = chartHeight - 2 - (chartHeight-4)*float64(of(p))/float64(max(most, 1))
@@ -48,7 +53,7 @@ func newChart(label string, points []point, now time.Time, of func(point) int64)
 	var line, area strings.Builder
 	for start := 0; start < len(points); {
 		end := start + 1
-		for end < len(points) && points[end].at.Sub(points[end-1].at) <= longestGap {
+		for end < len(points) && points[end].at.Sub(points[end-1].at) <= apart {
 			end++
 		}
 		drawRun(&line, &area, points[start:end], place)
@@ -56,6 +61,22 @@ func newChart(label string, points []point, now time.Time, of func(point) int64)
 	}
 	c.Line, c.Area = line.String(), area.String()
 	return c
+}
+
+// thinned returns points that are so far apart at the least: of those between, the one with the
+// greatest figure, so that no peak is lost, and the last point of all, which is what is now.
+func thinned(points []point, apart time.Duration, of func(point) int64) []point {
+	var kept []point
+	var begins time.Time
+	for i, p := range points {
+		switch n := len(kept); {
+		case n == 0 || i == len(points)-1 || p.at.Sub(begins) >= apart:
+			kept, begins = append(kept, p), p.at
+		case of(p) > of(kept[n-1]):
+			kept[n-1] = p
+		}
+	}
+	return kept
 }
 
 // drawRun adds points without a gap between them.

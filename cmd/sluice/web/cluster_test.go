@@ -57,7 +57,7 @@ func TestCluster_QueuesAndLocksOfAllPrimaries(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, entries, "it is paused")
 	s.post("/queues/invoices", "do", "resume").has(t, "The queue goes on")
-	s.post("/queues/invoices", "do", "revive", "state", "dead").has(t, "45 dead letters revived")
+	s.post("/queues/invoices", "do", "revive", "state", "dead", "sure", "1").has(t, "45 dead letters revived")
 	s.post("/queues/invoices", "do", "purge", "name", "invoices").has(t, "The queue is purged")
 	stats, err := q.Stats(ctx)
 	require.NoError(t, err)

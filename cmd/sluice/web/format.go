@@ -13,7 +13,7 @@ import (
 
 // functions are what pages call.
 var functions = template.FuncMap{
-	"text": text, "short": short, "shown": shown, "value": formValue,
+	"text": text, "short": short, "name": listName, "noRoom": hasNoRoom, "shown": shown, "value": formValue,
 	"count": inspect.Count, "span": span, "bytes": size, "clock": clock, "hour": hour, "timeOf": inspect.TimeOf, "stamp": stamp, "plural": inspect.Plural,
 	"limits": limits, "atLimit": inspect.AtLimit, "limitRate": inspect.RateText,
 	"unattended": isUnattended, "processOf": processOf, "heldBy": heldBy,

@@ -177,7 +177,7 @@ func TestPage_HostileGroups(t *testing.T) {
 		got.requireSafe(t)
 		urls := links(got)
 		for _, group := range groups {
-			got.has(t, string(short(group)))
+			got.has(t, string(listName(group)))
 			require.Contains(t, urls, s.page.groupURL(name, group), "%q", group)
 		}
 	}

@@ -186,7 +186,7 @@ func TestPage_HostileNames(t *testing.T) {
 	}
 	all, locks := s.get("/"), s.get("/locks")
 	for _, name := range names {
-		all.has(t, string(short(name)))
+		all.has(t, string(listName(name)))
 		require.Contains(t, links(all), s.page.queueURL(name))
 		require.Contains(t, links(locks), s.page.lockURL(name))
 		for _, got := range []answer{s.get("/queues/" + segment(name)), s.get("/locks/" + segment(name))} {

@@ -74,7 +74,8 @@ func TestBrowser_Incident(t *testing.T) {
 	w.partnerIsUp.Store(true)
 	// Mended and drained.
 	b.open(s.url + "/queues/webhooks?state=dead")
-	b.do(chromedp.Click(`.whole button[value=revive]`))
+	b.do(chromedp.Click(`.deeds form button[value=revive]`), chromedp.WaitReady(`input[name=sure]`))
+	b.do(chromedp.Click(`button[value=revive]`))
 	notice("revived")
 	b.do(chromedp.Click(`button[value=resume]`))
 	notice("goes on")

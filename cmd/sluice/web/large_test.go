@@ -94,8 +94,9 @@ func TestPage_ReadsNoPayloads(t *testing.T) {
 	reads("forgetting", size/2, post("/tasks", "do", "forget", "sure", "1", "id", "done0003", "id", "done0004"))
 	reads("cancelling", size/2, post("/tasks", "do", "cancel", "sure", "1", "id", "due0003", "id", "due0004"))
 	reads("reviving those selected", size/2, post("/tasks", "do", "revive", "state", "dead", "id", "dead0000"))
-	reads("reviving all with a reason", size/2, post("", "do", "revive", "state", "dead", "reason", "partner"))
-	reads("reviving all", size/2, post("", "do", "revive", "state", "dead"))
+	reads("the question", size/2, post("", "do", "revive", "state", "dead", "reason", "partner"))
+	reads("reviving all with a reason", size/2, post("", "do", "revive", "state", "dead", "reason", "partner", "sure", "1"))
+	reads("reviving all", size/2, post("", "do", "revive", "state", "dead", "sure", "1"))
 	stats, err := q.Stats(t.Context())
 	require.NoError(t, err)
 	require.Zero(t, stats.Dead)
@@ -181,7 +182,7 @@ func TestQueue_ChangesOfAllGoOn(t *testing.T) {
 	stats, err := q.Stats(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, sluice.Stats{Due: n - 1, Lateness: stats.Lateness}, stats)
-	s.post("/queues/orders", "do", "drop", "state", "dead", "reason", "<b>").has(t, "Drop all dead letters with <b><bdi>&lt;b&gt;</bdi></b> in the reason?")
+	s.post("/queues/orders", "do", "drop", "state", "dead", "reason", "<b>").has(t, "There is nothing to be changed: no task matches.")
 }
 
 // TestQueue_AChangeThatFailsKeepsWhatItHasDone, and tells how much that is.
@@ -197,8 +198,8 @@ func TestQueue_AChangeThatFailsKeepsWhatItHasDone(t *testing.T) {
 	_, err = q.Revive(t.Context(), "a00999") // the server knows the scripts now
 	require.NoError(t, err)
 	faults.DropReply(4) // of the second page that is revived
-	s.post("/queues/orders", "do", "revive", "state", "dead").has(t, "250 dead letters revived", "There are more", "answer was lost", `class="notice bad"`)
-	s.post("/queues/orders", "do", "revive", "state", "dead").has(t, "499 dead letters revived")
+	s.post("/queues/orders", "do", "revive", "state", "dead", "sure", "1").has(t, "250 dead letters revived", "There are more", "answer was lost", `class="notice bad"`)
+	s.post("/queues/orders", "do", "revive", "state", "dead", "sure", "1").has(t, "499 dead letters revived")
 	stats, err := q.Stats(t.Context())
 	require.NoError(t, err)
 	require.EqualValues(t, 1000, stats.Due)

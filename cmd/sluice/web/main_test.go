@@ -47,7 +47,7 @@ func newSite(t *testing.T, rdb redis.UniversalClient, o Options) *site {
 	jar, err := cookiejar.New(nil)
 	require.NoError(t, err)
 	client := &http.Client{Jar: jar, Transport: server.Client().Transport}
-	return &site{T: t, rdb: rdb, page: h.(*page), url: server.URL + o.Prefix, http: client, fails: fails}
+	return &site{T: t, rdb: rdb, page: h.page, url: server.URL + o.Prefix, http: client, fails: fails}
 }
 
 // later has the page look at everything anew, as it would a moment later.
@@ -58,6 +58,7 @@ func (s *site) later() {
 	for name, series := range s.page.watch.series {
 		series.stats.expire()
 		series.workers.expire()
+		series.reasons.expire()
 		s.page.lists.forget(name)
 		s.page.tasks.forget(name)
 	}

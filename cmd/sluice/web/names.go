@@ -29,7 +29,7 @@ func (p *page) taskURL(queue, id string) string { return p.tasksURL(queue) + "/"
 
 // groupURL is that of the list of the tasks that wait in a group.
 func (p *page) groupURL(queue, group string) string {
-	return p.queueURL(queue) + listing{State: sluice.StateWaiting, Group: group, N: perPage}.Query()
+	return p.queueURL(queue) + listing{State: sluice.StateWaiting, filter: filter{Group: group}, N: perPage}.Query()
 }
 
 func (p *page) lockURL(lock string) string { return p.options.Prefix + "/locks/" + segment(lock) }

@@ -51,8 +51,9 @@ func TestQueues_ListsThem(t *testing.T) {
 	require.NoError(t, b.Pause(t.Context(), 0))
 	s.later()
 	got := s.get("/")
-	got.has(t, "2 queues, 1 paused · 3 due · 1,200 scheduled · 0 leased · 0 dead", `aria-sort="ascending"`)
+	got.has(t, "2 queues, 1 paused · 3 due · 1,200 scheduled · 0 leased · 0 dead")
 	require.Less(t, strings.Index(got.body, "queue-a</bdi>"), strings.Index(got.body, "queue-b</bdi>"))
+	s.get("/?sort=name").has(t, `aria-sort="ascending"`, ">Worst first<")
 	got = s.get("/?sort=scheduled")
 	got.has(t, `aria-sort="descending"`)
 	require.Greater(t, strings.Index(got.body, "queue-a</bdi>"), strings.Index(got.body, "queue-b</bdi>"))
@@ -129,16 +130,17 @@ func TestQueue_FiltersLettersByReason(t *testing.T) {
 	kill(t, q, 7, "cannot parse")
 	s := newSite(t, rdb, Options{Write: true})
 	got := s.get("/queues/" + segment(name) + "?state=dead&reason=parse")
-	got.has(t, "poison0000", "poison0006", "Revive all letters with this reason")
+	got.has(t, "poison0000", "poison0006", "Revive all that match…")
 	got.lacks(t, "down0000")
 	s.get("/queues/"+segment(name)+"?state=dead&reason=nothing").has(t, "No dead letter has this in its reason")
-	s.post("/queues/"+segment(name), "do", "revive", "state", "dead", "reason", "<partner>").has(t, "30 dead letters revived")
+	s.post("/queues/"+segment(name), "do", "revive", "state", "dead", "reason", "<PARTNER>").has(t, "Revive 30 dead letters?", "Only: Reason contains <b><bdi>&lt;PARTNER&gt;")
+	s.post("/queues/"+segment(name), "do", "revive", "state", "dead", "reason", "<PARTNER>", "sure", "1").has(t, "30 dead letters revived")
 	stats, err := q.Stats(t.Context())
 	require.NoError(t, err)
 	require.EqualValues(t, 30, stats.Due)
 	require.EqualValues(t, 7, stats.Dead)
-	s.post("/queues/"+segment(name), "do", "revive").has(t, "7 dead letters revived")
-	s.post("/queues/"+segment(name), "do", "revive").has(t, "0 dead letters revived")
+	s.post("/queues/"+segment(name), "do", "revive", "state", "dead", "sure", "1").has(t, "7 dead letters revived")
+	s.post("/queues/"+segment(name), "do", "revive", "state", "dead", "sure", "1").has(t, "0 dead letters revived")
 }
 
 // TestQueue_SelectionsChangeWhatIsSelected and nothing else; what is removed for good is asked
@@ -162,7 +164,9 @@ func TestQueue_SelectionsChangeWhatIsSelected(t *testing.T) {
 	fill(t, q, 4, time.Hour, "s")
 	tasks := "/queues/" + segment(name) + "/tasks"
 	s.post(tasks, "do", "revive", "state", "dead").has(t, "Nothing was selected", `class="notice bad"`)
-	s.post(tasks, "do", "revive", "state", "dead", "id", "d0000", "id", "s0000").has(t, "1 task revived", "1 other had changed meanwhile")
+	s.post(tasks, "do", "revive", "state", "dead", "id", "d0000", "id", "s0000").has(t, "Revive 2 dead letters?", `name="sure"`)
+	require.Equal(t, sluice.StateDead, state("d0000"), "more than one: not before the visitor is sure")
+	s.post(tasks, "do", "revive", "sure", "1", "state", "dead", "id", "d0000", "id", "s0000").has(t, "1 task revived", "1 other had changed meanwhile")
 	require.Equal(t, sluice.StateDue, state("d0000"))
 	s.post(tasks, "do", "drop", "state", "dead", "id", "d0001").has(t, "Drop 1 dead letter?", "d0001", "Drop for good")
 	require.Equal(t, sluice.StateDead, state("d0001"), "not before the visitor is sure")
@@ -177,11 +181,12 @@ func TestQueue_SelectionsChangeWhatIsSelected(t *testing.T) {
 	require.Equal(t, sluice.StateAbsent, state("s0003"))
 	s.post(tasks, "do", "run", "id", "s0000").has(t, "1 task due now")
 	require.Equal(t, sluice.StateDue, state("s0000"))
-	s.post(tasks, "do", "delay", "for", "10m", "id", "s0000", "id", "d0000").has(t, "2 tasks put off")
+	s.post(tasks, "do", "delay", "for", "10m", "id", "s0000", "id", "d0000").has(t, "Put off 2 tasks?", `name="for" value="10m"`)
+	s.post(tasks, "do", "delay", "sure", "1", "for", "10m", "id", "s0000", "id", "d0000").has(t, "2 tasks put off")
 	require.Equal(t, sluice.StateScheduled, state("s0000"))
 	require.Equal(t, sluice.StateScheduled, state("d0000"))
 
-	for _, bad := range [][]string{{"do", "nothing", "id", "s0001"}, {"do", "delay", "for", "x", "id", "s0001"}, {"do", "delay", "for", "-1s", "id", "s0001"}, {"do", "delay", "id", "s0001"}, {"do", "run", "id", "%zz"}} {
+	for _, bad := range [][]string{{"do", "nothing", "id", "s0001"}, {"do", "delay", "for", "x", "id", "s0001"}, {"do", "delay", "for", "-1s", "id", "s0001"}, {"do", "delay", "id", "s0001"}, {"do", "delay", "for", "x", "id", "s0001", "id", "s0002"}, {"do", "run", "id", "%zz"}} {
 		require.Equal(t, http.StatusBadRequest, s.post(tasks, bad...).StatusCode, bad)
 	}
 	many := []string{"do", "cancel", "sure", "1"}

@@ -37,6 +37,7 @@ type queueData struct {
 	GoesOn    bool   // a change of all letters goes on where List begins
 	NotFound  string // the ID that was searched for
 	ShowTasks bool
+	Reasons   reasons // of the dead letters, if they are listed
 	queueList
 }
 
@@ -65,12 +66,22 @@ type queueList struct {
 	Tasks    []sluice.TaskInfo // without their payloads
 	Stocks   []stock           // of the queue
 	Next     string            // URL of the next page
-	Searched int               // how many letters were looked through for the reason, if not all
+	Searched int               // how many tasks were looked through for the filter, if not all
 }
 
 // HasErrors reports whether any of the tasks has failed before.
 func (l queueList) HasErrors() bool {
 	return slices.ContainsFunc(l.Tasks, func(t sluice.TaskInfo) bool { return t.Reason != "" })
+}
+
+// HasKinds and HasUnits report whether the kind of any of the tasks is known, and whether any takes
+// units of what is for sale.
+func (l queueList) HasKinds() bool {
+	return slices.ContainsFunc(l.Tasks, func(t sluice.TaskInfo) bool { return t.Kind != "" })
+}
+
+func (l queueList) HasUnits() bool {
+	return slices.ContainsFunc(l.Tasks, func(t sluice.TaskInfo) bool { return t.Take.Units != 0 })
 }
 
 // HasGroups reports whether any of the tasks is in a group.
@@ -92,11 +103,10 @@ type tab struct {
 
 // listing says which tasks are listed.
 type listing struct {
-	State  sluice.State
-	Reason string // what the reason of dead letters has to contain
-	Group  string // of the tasks that wait; "" for all groups
-	After  sluice.TaskInfo
-	N      int
+	State sluice.State
+	filter
+	After sluice.TaskInfo
+	N     int
 }
 
 // newListing reads a listing from a query or a form. What is not understood is left out.
@@ -107,12 +117,7 @@ func newListing(query url.Values) listing {
 			l.State = s
 		}
 	}
-	if l.State == sluice.StateDead {
-		l.Reason = query.Get("reason")
-	}
-	if l.State == sluice.StateWaiting {
-		l.Group, _ = fromFormValue(query.Get("group"))
-	}
+	l.filter = readFilter(query, l.State)
 	if n, err := strconv.Atoi(query.Get("n")); err == nil && n > 0 {
 		l.N = min(n, mostPerPage)
 	}
@@ -128,12 +133,7 @@ func newListing(query url.Values) listing {
 // Query writes the listing for a URL.
 func (l listing) Query() string {
 	query := url.Values{"state": {l.State.String()}}
-	if l.Reason != "" {
-		query.Set("reason", l.Reason)
-	}
-	if l.Group != "" {
-		query.Set("group", formValue(l.Group))
-	}
+	l.write(query)
 	if l.N != perPage {
 		query.Set("n", strconv.Itoa(l.N))
 	}
@@ -190,8 +190,8 @@ func (p *page) showQueue(v *visit) error {
 		NotFound: v.r.URL.Query().Get("id"),
 		Exists:   stats.Due+stats.Scheduled+stats.GroupWaiting+stats.Leased+stats.Dead+stats.Done > 0 || stats.Paused || stats.Limits != (sluice.Limits{}) || stats.Workers > 0,
 	}
-	data.Tabs, data.Fates = p.tabs(s, stats, data.List), fates(s.history(), stats)
-	if stats.Workers > 0 {
+	data.Tabs, data.Fates = p.tabs(s, stats, data.List), fates(s.past.lastMinute(), stats)
+	if stats.Workers > 0 || s.crews.hasAny() {
 		data.Crew = s.crew(v.ctx)
 	}
 	data.GoesOn = v.r.URL.Query().Has("goes-on") && data.List.AfterText() != ""
@@ -202,6 +202,12 @@ func (p *page) showQueue(v *visit) error {
 		if err != nil {
 			return err
 		}
+		if data.List.IsDead() && stats.Dead > 0 {
+			data.Reasons = s.whyDead(v.ctx, data.List)
+		}
+	}
+	if data.List.IsLeased() {
+		p.holders.note(s.name, data.Crew, data.Tasks)
 	}
 	return v.render(http.StatusOK, "queue", shown(s.name), "queues", data)
 }
@@ -253,7 +259,7 @@ func meant(wanted string) []string {
 // tabs returns the states of a queue: what waits in groups and what is done only where there is
 // any, or it is listed.
 func (p *page) tabs(s *series, stats sluice.Stats, l listing) []tab {
-	points, now := s.history(), time.Now()
+	points, hour, now := s.past.lastMinute(), s.past.lastHour(), time.Now()
 	var tabs []tab
 	for i, figure := range []struct {
 		title  string
@@ -273,7 +279,7 @@ func (p *page) tabs(s *series, stats sluice.Stats, l listing) []tab {
 		}
 		t := tab{
 			State: states[i], Title: figure.title, Count: figure.n, Selected: l.State == states[i],
-			Change: newChange(points, figure.of), Chart: newChart(figure.title, points, now, figure.of),
+			Change: newChange(points, figure.of), Chart: newChart(figure.title, hour, now, figure.of),
 			URL: p.queueURL(s.name) + listing{State: states[i], N: l.N}.Query(),
 		}
 		t.Note = note(t, stats, now)
@@ -317,13 +323,17 @@ func (p *page) list(ctx context.Context, s *series, l listing) (list queueList, 
 		return list, err
 	}
 	var last *sluice.TaskInfo
-	if l.Reason == "" {
-		list.Tasks, err = q.List(ctx, l.State, l.After, l.N, sluice.WithoutPayloads(), sluice.InGroup(l.Group))
+	if !l.isSearched() {
+		list.Tasks, err = q.List(ctx, l.State, l.After, l.N, l.options()...)
 		if len(list.Tasks) == l.N {
 			last = &list.Tasks[l.N-1]
 		}
 	} else {
-		last, list.Searched, err = letters(ctx, q, l, p.busy, func(e sluice.TaskInfo) bool {
+		var matches func(sluice.TaskInfo) bool
+		if matches, err = l.matcher(ctx, s); err != nil {
+			return list, err
+		}
+		last, list.Searched, err = search(ctx, q, l, matches, p.busy, func(e sluice.TaskInfo) bool {
 			list.Tasks = append(list.Tasks, e)
 			return len(list.Tasks) < l.N
 		})

@@ -3,6 +3,7 @@ package web
 import (
 	"cmp"
 	"context"
+	"math/bits"
 	"net/http"
 	"net/url"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/cmd/sluice/inspect"
 )
 
 // queuesData is what the page of all queues shows.
@@ -26,12 +28,23 @@ type queuesData struct {
 	Totals     sluice.Stats
 	Paused     int
 	Unattended int // how many have due tasks and no worker
+	Full       int // how many have due tasks and workers without room
+	Stuck      int // how many have stuck handlers
+	WorstURL   string
 }
+
+// IsWorstFirst reports whether the list is in the order in which nobody has to look for trouble.
+func (d queuesData) IsWorstFirst() bool { return d.Sort == worstFirst }
+
+// worstFirst is the order of the list unless a visitor asks for another one.
+const worstFirst = "worst"
 
 // queueRow is a queue in the list.
 type queueRow struct {
 	Name     string
 	Stats    sluice.Stats
+	Stuck    int64 // how many handlers of its workers are stuck, as far as is known
+	Signs    []inspect.Sign
 	Err      string
 	Finished change
 	Failed   change
@@ -75,6 +88,32 @@ func byWorkers(a, b queueRow) int {
 	}
 	return cmp.Or(cmp.Compare(urgent(a), urgent(b)), cmp.Compare(a.Stats.Workers, b.Stats.Workers), cmp.Compare(b.Stats.Due, a.Stats.Due))
 }
+
+// byTrouble has the queues come first that need an operator: those that cannot be read, then by
+// their worst sign, by how late they are, and those that fail or have dead letters. What changes
+// with each look decides nothing, so that rows do not jump while they are read.
+func byTrouble(a, b queueRow) int {
+	isBad := func(is bool) int {
+		if is {
+			return 0
+		}
+		return 1
+	}
+	// Minutes are compared by their powers of two.
+	late := func(r queueRow) int { return bits.Len64(uint64(r.Stats.Lateness / time.Minute)) }
+	return cmp.Or(
+		cmp.Compare(isBad(a.Err != ""), isBad(b.Err != "")),
+		cmp.Compare(inspect.Worst(b.Signs), inspect.Worst(a.Signs)),
+		cmp.Compare(late(b), late(a)),
+		cmp.Compare(isBad(a.Failed.IsSome()), isBad(b.Failed.IsSome())),
+		cmp.Compare(isBad(a.Stats.Dead > 0), isBad(b.Stats.Dead > 0)),
+	)
+}
+
+// has, NoRoom and Late report whether the queue has the sign.
+func (r queueRow) has(s inspect.Sign) bool { return slices.Contains(r.Signs, s) }
+func (r queueRow) NoRoom() bool            { return r.has(inspect.SignNoRoom) }
+func (r queueRow) Late() bool              { return r.has(inspect.SignLate) }
 
 // showQueues shows all queues.
 func (p *page) showQueues(v *visit) error {
@@ -136,11 +175,14 @@ func (p *page) row(ctx context.Context, name string) queueRow {
 	if row.Stats, err = s.stats.get(ctx); err != nil {
 		_, why := explain(err)
 		row.Err = why.What + ": " + why.Detail
+	} else if row.Stats.Workers > 0 {
+		row.Stuck = s.crew(ctx).Stuck()
 	}
-	points := s.history()
+	row.Signs = inspect.Signs(row.Stats, row.Stuck)
+	points := s.past.lastMinute()
 	row.Finished, row.Failed = newRate(points, point.succeeded), newRate(points, point.failed)
 	row.Change = newChange(points, point.sum)
-	row.Chart = newChart("Due", points, time.Now(), func(p point) int64 { return p.due })
+	row.Chart = newChart("Due", s.past.lastHour(), time.Now(), func(p point) int64 { return p.due })
 	return row
 }
 
@@ -158,20 +200,33 @@ func (d *queuesData) add(row queueRow) {
 	if row.Err == "" && isUnattended(row.Stats) && row.Stats.Due > 0 {
 		d.Unattended++
 	}
+	if row.NoRoom() {
+		d.Full++
+	}
+	if row.Stuck > 0 {
+		d.Stuck++
+	}
 }
 
 // sort sorts the list as the visitor asks.
 func (d *queuesData) sort(p *page) {
 	if d.Sort == "" {
-		d.Sort = columns[0].name
+		d.Sort = worstFirst
 	}
-	for _, c := range columns {
-		query := url.Values{"sort": {c.name}}
+	address := func(sort string) string {
+		query := url.Values{"sort": {sort}}
 		if d.Filter != "" {
 			query.Set("q", d.Filter)
 		}
+		return p.options.Prefix + "/?" + query.Encode()
+	}
+	d.WorstURL = address(worstFirst)
+	if d.IsWorstFirst() {
+		slices.SortStableFunc(d.Rows, byTrouble)
+	}
+	for _, c := range columns {
 		d.Columns = append(d.Columns, column{
-			Name: c.name, Title: c.title, URL: p.options.Prefix + "/?" + query.Encode(),
+			Name: c.name, Title: c.title, URL: address(c.name),
 			IsSorted: c.name == d.Sort, IsUp: c.compare == nil || c.name == "workers", IsNumber: c.compare != nil,
 		})
 		if c.name == d.Sort && c.compare != nil {

@@ -88,6 +88,23 @@ func short(s string) template.HTML {
 	return text(s[:end]) + `<span class="esc" title="cut, see the whole on its own page">…</span>`
 }
 
+// listName is text for names in lists: a long one is cut in its middle, since names that are alike
+// often differ at an end. The whole is its title.
+func listName(s string) template.HTML {
+	const most, head, tail = 48, 30, 16
+	runes := make([]int, 0, most+1) // where each character begins
+	for i := 0; i < len(s); {
+		runes = append(runes, i)
+		_, size := utf8.DecodeRuneInString(s[i:])
+		i += size
+	}
+	if len(runes) <= most {
+		return text(s)
+	}
+	return `<span title="` + template.HTML(template.HTMLEscapeString(shown(cut(s, longestID)))) + `">` +
+		text(s[:runes[head]]) + `<span class="esc">…</span>` + text(s[runes[len(runes)-tail]:]) + `</span>`
+}
+
 // fromShown returns what a text stands for that was copied from a page, escapes and all.
 func fromShown(s string) string {
 	var b strings.Builder

@@ -116,8 +116,10 @@ func (v *visit) lock() string  { return fromSegment(v.r.PathValue("lock")) }
 func (v *visit) isLive() bool { return v.r.Header.Get("Sluice-Live") != "" }
 
 // now returns the time by Redis's clock, as far as it is known.
-func (v *visit) now() time.Time {
-	difference, _ := v.clock.get(withAge(v.ctx, nil))
+func (v *visit) now() time.Time { return v.page.now(v.ctx) }
+
+func (p *page) now(ctx context.Context) time.Time {
+	difference, _ := p.clock.get(withAge(ctx, nil))
 	return time.Now().Add(difference)
 }
 
@@ -145,10 +147,12 @@ func (v *visit) render(status int, name, title, tab string, data any) error {
 	}
 	v.w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	v.w.Header().Set("Content-Security-Policy", policy(view.Nonce))
+	body, end := v.body()
 	v.w.WriteHeader(status)
 	// Not by way of a buffer: pages have up to some megabytes, and many viewers may be slow to read
 	// theirs.
-	if err := v.views[name].Execute(v.w, view); err != nil {
+	err := v.views[name].Execute(body, view)
+	if err = errors.Join(err, end()); err != nil {
 		return fmt.Errorf("%w: %w", errCut, err)
 	}
 	return nil

@@ -147,7 +147,7 @@ func TestBrowser_AccessibilityTree(t *testing.T) {
 		require.Contains(t, names["table"], "Queues")
 		require.Subset(t, names["columnheader"], []string{"Queue", "Due", "Lateness", "Scheduled", "Leased", "Dead", "Workers", "Finished", "Failed", "Change"})
 		require.Contains(t, strings.Join(names["cell"], "|"), "No worker none seen for a day")
-		require.Contains(t, names["rowheader"], "orders Limits 3 running")
+		require.Contains(t, names["rowheader"], "orders 1 stuck Limits 3 running")
 		require.Contains(t, names["button"], "Live")
 		require.Contains(t, names["searchbox"], "Filter by name")
 
@@ -161,7 +161,7 @@ func TestBrowser_AccessibilityTree(t *testing.T) {
 			require.Contains(t, strings.Join(names["cell"], "|"), text)
 		}
 		require.Contains(t, names["link"], "1 worker")
-		require.Subset(t, names["button"], []string{"Pause", "Find", "Revive", "Drop…", "Revive all dead letters"})
+		require.Subset(t, names["button"], []string{"Pause", "Find", "Revive", "Drop…", "Revive all dead letters…"})
 		require.Subset(t, names["checkbox"], []string{"Select all on this page", "Select a0000", "Select a0001"})
 		require.Subset(t, names["navigation"], []string{"Main", "Breadcrumb", "States"})
 		require.True(t, slices.ContainsFunc(names["image"], func(name string) bool {

@@ -12,14 +12,16 @@ import (
 )
 
 const (
-	// remembered is how long a queue's figures are kept for its charts.
-	remembered = 5 * time.Minute
+	// lingers is for how long a queue is listed that is empty now.
+	lingers = 5 * time.Minute
 	// mostSeries is of how many queues figures are kept: those that were looked at last.
 	mostSeries = mostLooked + 200
 	// mostLooked is at how many queues the list looks: it lists the first of these, in its order.
 	mostLooked = 1000
 	// mostQueues is how many queues one page lists.
 	mostQueues = 200
+	// workersEvery is for how long what the workers have said is good: they say it each 15 seconds.
+	workersEvery = 5 * time.Second
 	// lookers is of how many queues a page asks at the same time.
 	lookers = 16
 )
@@ -62,7 +64,7 @@ func (w *watch) queues(ctx context.Context) (found, error) {
 	names := slices.Clone(f.names)
 	w.mu.Lock()
 	for name, s := range w.series {
-		if s.wasThere() {
+		if s.past.wasThere(time.Now()) {
 			names = append(names, name)
 		}
 	}
@@ -82,7 +84,8 @@ func (w *watch) of(name string) *series {
 		}
 		s = &series{page: w.page, name: name}
 		s.stats = &shared[sluice.Stats]{every: time.Second, look: s.look}
-		s.workers = &shared[[]sluice.WorkerInfo]{every: time.Second, look: s.lookAtWorkers}
+		s.workers = &shared[[]sluice.WorkerInfo]{every: workersEvery, look: s.lookAtWorkers}
+		s.reasons = &shared[inspect.Reasons]{every: workersEvery, look: s.lookAtReasons}
 		w.series[name] = s
 	}
 	s.asked = time.Now()
@@ -100,32 +103,17 @@ func (w *watch) forgetOne() {
 	delete(w.series, oldest.name)
 }
 
-// series has the figures of one queue over the last minutes.
+// series has the figures of one queue, and what became of who worked on it.
 type series struct {
 	page    *page
 	name    string
 	stats   *shared[sluice.Stats]
 	workers *shared[[]sluice.WorkerInfo]
-	asked   time.Time // guarded by watch.mu
-
-	mu     sync.Mutex // guards what follows
-	points []point
+	reasons *shared[inspect.Reasons] // of the dead letters
+	asked   time.Time                // guarded by watch.mu
+	past    history
+	crews   crews
 }
-
-// point is what a queue was at a time.
-type point struct {
-	at                                          time.Time
-	due, scheduled, waiting, leased, dead, done int64
-	// Since the counts began.
-	finished, retried, buried, lost, trimmed int64
-}
-
-// sum counts what is in the queue, without what is only remembered.
-func (p point) sum() int64 { return p.due + p.scheduled + p.waiting + p.leased + p.dead }
-
-// failed counts the attempts that were no success, and succeeded those that were.
-func (p point) failed() int64    { return p.retried + p.buried + p.lost }
-func (p point) succeeded() int64 { return p.finished }
 
 // look asks for the queue's figures and notes them.
 func (s *series) look(ctx context.Context) (sluice.Stats, error) {
@@ -137,29 +125,20 @@ func (s *series) look(ctx context.Context) (sluice.Stats, error) {
 	if err != nil {
 		return sluice.Stats{}, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := time.Now()
-	s.points = slices.DeleteFunc(s.points, func(p point) bool { return now.Sub(p.at) > remembered })
-	s.points = append(s.points, point{now, stats.Due, stats.Scheduled, stats.GroupWaiting, stats.Leased, stats.Dead, stats.Done, stats.Finished, stats.Retried, stats.Buried, stats.Lost, stats.Trimmed})
+	s.past.note(time.Now(), stats)
 	return stats, nil
+}
+
+// lookAtReasons asks why the queue's dead letters are dead.
+func (s *series) lookAtReasons(ctx context.Context) (inspect.Reasons, error) {
+	q, err := s.open()
+	if err != nil {
+		return inspect.Reasons{}, err
+	}
+	return inspect.ReasonsOf(ctx, q, mostReasonsOf, longestReasons)
 }
 
 // open returns the queue. It sends nothing: an error is that of the name.
 func (s *series) open() (*sluice.Queue, error) {
 	return inspect.Open(s.page.rdb, s.name, s.page.keys)
-}
-
-// history returns the figures of the last minutes, the oldest first.
-func (s *series) history() []point {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.points)
-}
-
-// wasThere reports whether the queue had any task in the last minutes.
-func (s *series) wasThere() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.ContainsFunc(s.points, func(p point) bool { return p.sum() > 0 && time.Since(p.at) <= remembered })
 }

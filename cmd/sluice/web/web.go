@@ -73,6 +73,7 @@ type page struct {
 	views   map[string]*template.Template
 	files   map[string]file
 	watch   *watch
+	holders holders
 	clock   *shared[time.Duration]
 	busy    time.Duration // how long a search, or a change of many letters, goes on before it is left for the next press
 
@@ -80,19 +81,22 @@ type page struct {
 	lists  looks[queueList]
 	tasks  looks[taskData]
 	locks  looks[foundLocks]
-	large  chan struct{} // has a value for each payload that is being read
+	compressors
+	large chan struct{} // has a value for each payload that is being read
 }
 
 // file is one of the files that pages need.
 type file struct {
 	name, kind string // the name has a digest of the content
 	content    []byte
+	compressed []byte // the content, for who accepts gzip
 }
 
 // New returns the operator's page on rdb, which stays the caller's to close. It does no I/O. The
 // handler is safe for concurrent use; it has no goroutine while no request is under way, except one
-// for each search of the keys, which ends by itself. The error is sluice.ErrInvalid.
-func New(rdb redis.UniversalClient, o Options) (http.Handler, error) {
+// for each search of the keys, which ends by itself, and those of Page.Watch. The error is
+// sluice.ErrInvalid.
+func New(rdb redis.UniversalClient, o Options) (*Page, error) {
 	if o.Prefix != "" && (!strings.HasPrefix(o.Prefix, "/") || strings.HasPrefix(o.Prefix, "//") || strings.HasSuffix(o.Prefix, "/") || strings.ContainsAny(o.Prefix, "?#%;\\ ")) {
 		return nil, fmt.Errorf("sluice: page: %w: the prefix %q is no path such as /ops/sluice", sluice.ErrInvalid, o.Prefix)
 	}
@@ -111,10 +115,11 @@ func New(rdb redis.UniversalClient, o Options) (http.Handler, error) {
 		return nil, fmt.Errorf("sluice: page: %w", err)
 	}
 	p.watch = newWatch(p)
+	p.compressors = newCompressors()
 	p.busy, p.large = patience*2/5, make(chan struct{}, 2)
 	p.clock = &shared[time.Duration]{every: time.Minute, look: p.clockDifference}
 	p.route()
-	return p, nil
+	return &Page{p}, nil
 }
 
 // loadFiles names each file by a digest of its content, so that browsers may keep it.
@@ -127,7 +132,11 @@ func (p *page) loadFiles() error {
 		}
 		digest := sha256.Sum256(content)
 		base, ending, _ := strings.Cut(name, ".")
-		p.files[name] = file{name: base + "." + hex.EncodeToString(digest[:6]) + "." + ending, kind: kind, content: content}
+		packed, err := compress(content)
+		if err != nil {
+			return err
+		}
+		p.files[name] = file{compressed: packed, name: base + "." + hex.EncodeToString(digest[:6]) + "." + ending, kind: kind, content: content}
 	}
 	return nil
 }
@@ -165,11 +174,7 @@ func (p *page) route() {
 		})
 	}
 	for _, f := range p.files {
-		p.mux.HandleFunc("GET /assets/"+f.name, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", f.kind)
-			w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
-			_, _ = w.Write(f.content)
-		})
+		p.mux.HandleFunc("GET /assets/"+f.name, f.serve)
 	}
 	for pattern, handler := range p.options.Beside {
 		p.mux.Handle(pattern, handler)

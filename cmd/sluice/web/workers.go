@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/cmd/sluice/inspect"
 )
 
 const (
@@ -23,13 +24,28 @@ const (
 // none would either.
 func isUnattended(s sluice.Stats) bool { return s.Workers == 0 && !s.Paused }
 
+// hasNoRoom reports whether tasks are due, and no worker that runs has room.
+func hasNoRoom(s sluice.Stats) bool { return slices.Contains(inspect.Signs(s, 0), inspect.SignNoRoom) }
+
 // processOf writes where a worker runs: its host and process.
 func processOf(w sluice.WorkerInfo) string { return w.Host + ":" + strconv.Itoa(w.PID) }
 
 // crew is who works on a queue.
 type crew struct {
 	Workers []sluice.WorkerInfo // those with stuck handlers first
+	Gone    []goneWorker        // who worked on it in the last hour
 	Why     string              // why they are not known; empty if they are
+}
+
+// find returns a worker, also one that is gone; nil if it is not known.
+func (c crew) find(id string) *sluice.WorkerInfo {
+	if i := slices.IndexFunc(c.Workers, func(w sluice.WorkerInfo) bool { return w.ID == id }); i >= 0 {
+		return &c.Workers[i]
+	}
+	if i := slices.IndexFunc(c.Gone, func(w goneWorker) bool { return w.ID == id }); i >= 0 {
+		return &c.Gone[i].WorkerInfo
+	}
+	return nil
 }
 
 // lookAtWorkers asks who works on the queue.
@@ -39,6 +55,9 @@ func (s *series) lookAtWorkers(ctx context.Context) ([]sluice.WorkerInfo, error)
 		return nil, err
 	}
 	workers, err := q.Workers(ctx)
+	if err == nil {
+		s.noteGone(ctx, q, workers)
+	}
 	slices.SortStableFunc(workers, func(a, b sluice.WorkerInfo) int {
 		return cmp.Or(cmp.Compare(b.Stuck, a.Stuck), cmp.Compare(a.Label, b.Label), cmp.Compare(a.Host, b.Host), cmp.Compare(a.PID, b.PID), cmp.Compare(a.ID, b.ID))
 	})
@@ -51,9 +70,9 @@ func (s *series) crew(ctx context.Context) crew {
 	workers, err := s.workers.get(ctx)
 	if err != nil {
 		_, why := explain(err)
-		return crew{Why: why.What + ": " + why.Detail}
+		return crew{Gone: s.crews.lately(), Why: why.What + ": " + why.Detail}
 	}
-	return crew{Workers: workers}
+	return crew{Workers: workers, Gone: s.crews.lately()}
 }
 
 // Listed returns the workers that a page lists, Hidden how many others there are.
@@ -102,6 +121,8 @@ func (c crew) Holder(t sluice.TaskInfo, now time.Time) holder {
 		return holder{Words: "a loop of your own (Claim)"}
 	case i >= 0:
 		return holder{Worker: &c.Workers[i]}
+	case c.find(t.Worker) != nil:
+		return holder{Worker: c.find(t.Worker), IsGone: true}
 	case c.Why != "":
 		return holder{Words: fmt.Sprintf("worker %s, of which no more can be read", shown(cut(t.Worker, 40)))}
 	case now.Sub(t.LeasedSince) < justClaimed:
