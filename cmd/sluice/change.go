@@ -5,26 +5,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/cmd/sluice/inspect"
 	"github.com/sluice-go/sluice/cmd/sluice/report"
 )
 
-// selection says which tasks a command is for: those that are named, or all in a state that match.
+// selection says which tasks a command is for: those that are named, or all in some states that match.
 type selection struct {
-	all     bool
-	state   string
+	all bool
+	targets
 	filter  filter
 	limit   int
 	dryRun  bool
@@ -58,12 +52,13 @@ const (
 func (s *selection) addTo(f *pflag.FlagSet, states []sluice.State) {
 	f.BoolVar(&s.all, "all", false, "all tasks that are in the state and match, instead of IDs; their number is asked back")
 	if len(states) != 1 {
-		usage := "with --all: due, scheduled, leased, dead, done or waiting"
+		usage := "with --all: due, scheduled, leased, dead, done or waiting; or several of them, as dead,due"
 		if len(states) > 0 {
-			usage = fmt.Sprintf("with --all: due, scheduled or leased (%s if not given)", states[0])
+			usage = fmt.Sprintf("with --all: due, scheduled or leased, or several of them (%s if not given)", states[0])
 		}
 		f.StringVar(&s.state, "state", "", usage)
 	}
+	s.targets.addTo(f, "with --all: ")
 	s.filter.addTo(f, "with --all: ")
 	f.IntVar(&s.rate, "rate", 0, "with --all: this many tasks a second at the most (0: as fast as it goes)")
 	f.IntVar(&s.limit, "limit", 1_000_000, "with --all: only the first so many")
@@ -75,29 +70,31 @@ func (s *selection) addTo(f *pflag.FlagSet, states []sluice.State) {
 // changeCommand returns the command of an action.
 func (a *app) changeCommand(c *cobra.Command, act action, s *selection) *cobra.Command {
 	c.Use = act.name + " QUEUE [ID...|-]"
-	c.Args = usageArgs(cobra.MinimumNArgs(1))
 	s.addTo(c.Flags(), act.states)
 	c.RunE = func(cmd *cobra.Command, args []string) error {
-		return a.change(cmd.Context(), act, *s, args[0], args[1:])
+		return a.change(cmd.Context(), act, *s, args)
 	}
 	return c
 }
 
-func (a *app) change(ctx context.Context, act action, s selection, queue string, ids []string) error {
-	if s.all == (len(ids) > 0) {
+func (a *app) change(ctx context.Context, act action, s selection, args []string) error {
+	switch {
+	case s.match == "" && len(args) == 0:
+		return usagef("name a queue\nusage: sluice %s QUEUE [ID...|-]", act.name)
+	case s.match != "" && len(args) > 0:
+		return usagef("--match chooses the queues: name none beside it, and no ID")
+	case s.all == (len(args) > 1):
 		return usagef("name the IDs (- reads them from standard input, one a line), or use --all")
+	case !s.all && (s.state != "" || s.match != "" || s.filter.isSet() || s.filter.newest):
+		return usagef("--state, --match and the filters (--reason, --prefix, --since …) choose among --all")
+	case s.all:
+		return a.changeAll(ctx, act, s, args)
 	}
-	if !s.all && (s.state != "" || s.filter.isSet()) {
-		return usagef("--state and the filters (--reason, --prefix, --since …) choose among --all")
-	}
-	if s.all {
-		return a.changeAll(ctx, act, s, queue)
-	}
-	ids, err := a.readIDs(ctx, ids)
+	ids, err := a.readIDs(ctx, args[1:])
 	if err != nil {
 		return err
 	}
-	q, name, err := a.open(ctx, queue)
+	q, name, err := a.open(ctx, args[0])
 	if err != nil {
 		return err
 	}
@@ -174,6 +171,15 @@ type resultJSON struct {
 	Tasks       []taskResultJSON `json:"tasks,omitempty"`   // of those that were named
 	Error       string           `json:"error,omitempty"`   // what has ended it
 	Limited     bool             `json:"limited,omitempty"` // --limit has left some out
+	Lots        []lotJSON        `json:"lots,omitempty"`    // of several queues or states
+}
+
+// lotJSON is how many tasks of a queue in a state match.
+type lotJSON struct {
+	Queue       string `json:"queue"`
+	QueueBase64 string `json:"queue_base64,omitempty"`
+	State       string `json:"state"`
+	Matched     int    `json:"matched"`
 }
 
 type taskResultJSON struct {
@@ -288,198 +294,4 @@ func (a *app) finish(r resultJSON, queue string, t *tally, failed error) error {
 		}
 	}
 	return failed
-}
-
-// changeAll carries an action out on all tasks that are in a state and match.
-func (a *app) changeAll(ctx context.Context, act action, s selection, queue string) error {
-	if s.state == "" && len(act.states) > 0 {
-		s.state = act.states[0].String()
-	}
-	state, err := stateNamed(s.state)
-	if err != nil {
-		return fmt.Errorf("%w; with --all it has to be said", err)
-	}
-	switch {
-	case len(act.states) > 0 && !slices.Contains(act.states, state):
-		return usagef("%s is not for tasks that are %s", act.name, state)
-	case s.filter.check(state) != nil:
-		return s.filter.check(state)
-	case s.limit < 1 || s.limit > 10_000_000:
-		return usagef("--limit is 1 to 10 million")
-	case s.rate < 0:
-		return usagef("--rate is a number of tasks a second")
-	}
-	if err := s.filter.readTimes(func() time.Time { return a.now(ctx) }); err != nil {
-		return err
-	}
-	q, name, err := a.open(ctx, queue)
-	if err != nil {
-		return err
-	}
-	chosen, limited, err := a.choose(ctx, q, state, s)
-	if err != nil {
-		return err
-	}
-	result := resultJSON{Action: act.name, DryRun: s.dryRun, Matched: chosen.len(), Limited: limited}
-	t := &tally{by: map[outcome]int{}}
-	if state == sluice.StateDone {
-		act.name, act.done = "forget", "forgotten"
-	}
-	what := fmt.Sprintf("%s of %s", inspect.Plural(int64(chosen.len()), act.noun(state)), show(name))
-	if limited {
-		what = "the first " + what
-	}
-	if chosen.len() == 0 || s.dryRun {
-		a.sayDry(act, what, chosen)
-		return a.finish(result, name, t, nil)
-	}
-	if err := a.ask(ctx, act.name, what, int64(chosen.len()), s); err != nil {
-		return err
-	}
-	failed := a.carryOut(ctx, act, q, state, chosen, s.rate, t)
-	if !a.json {
-		_, _ = fmt.Fprintf(a.out, "%s %s of %s%s\n", act.done, inspect.Count(int64(t.done())), inspect.Count(int64(chosen.len())), t.details())
-	}
-	return a.finish(result, name, t, failed)
-}
-
-// noun names tasks in a state.
-func (act action) noun(state sluice.State) string {
-	if state == sluice.StateDead {
-		return "dead letter"
-	}
-	return state.String() + " task"
-}
-
-// details lists what became of tasks, where there is more than one answer.
-func (t *tally) details() string {
-	var parts []string
-	for _, o := range slices.Sorted(maps.Keys(t.by)) {
-		if o != outcomeDone {
-			parts = append(parts, fmt.Sprintf("%s: %s", o, inspect.Count(int64(t.by[o]))))
-		}
-	}
-	if len(parts) == 0 {
-		return ""
-	}
-	return " (" + strings.Join(parts, ", ") + ")"
-}
-
-// choose reads which tasks are meant; only these are touched, and what comes later is not. It keeps
-// what identifies them and no payload.
-func (a *app) choose(ctx context.Context, q *sluice.Queue, state sluice.State, s selection) (chosen *ids, limited bool, err error) {
-	p := a.newProgress("looking", -1)
-	defer p.end()
-	options := []sluice.ReadOption{sluice.WithoutPayloads()}
-	if s.filter.group != "" && state == sluice.StateWaiting {
-		options = append(options, sluice.InGroup(s.filter.group))
-	}
-	chosen = &ids{}
-	for t, err := range q.All(ctx, state, options...) {
-		if err != nil {
-			return nil, false, err
-		}
-		p.add(1)
-		switch {
-		case s.filter.isPast(t):
-			return chosen, false, nil
-		case !s.filter.matches(t):
-		case chosen.len() == s.limit:
-			return chosen, true, nil
-		default:
-			chosen.add(t.ID)
-		}
-	}
-	return chosen, false, nil
-}
-
-// named returns a task of which no more is known than its ID and its state.
-func named(s sluice.State, id string) sluice.TaskInfo {
-	return sluice.TaskInfo{Entry: sluice.Entry{ID: id}, State: s}
-}
-
-// sayDry says what would be done.
-func (a *app) sayDry(act action, what string, chosen *ids) {
-	if a.json {
-		return
-	}
-	if chosen.len() == 0 {
-		_, _ = fmt.Fprintf(a.out, "nothing to %s: %s match\n", act.name, what)
-		return
-	}
-	_, _ = fmt.Fprintf(a.out, "would %s %s; the first:\n", act.name, what)
-	for _, id := range chosen.of(0, min(10, chosen.len())) {
-		_, _ = fmt.Fprintf(a.out, "  %s\n", show(id))
-	}
-}
-
-// ask has the caller confirm how many tasks are touched.
-func (a *app) ask(ctx context.Context, verb, what string, n int64, s selection) error {
-	switch {
-	case s.confirm >= 0 && n > s.confirm:
-		return fmt.Errorf("%w: that would %s %s, and --confirm says %d", errNotConfirmed, verb, what, s.confirm)
-	case s.yes || s.confirm >= 0:
-		return nil
-	case !a.interactive:
-		return fmt.Errorf("%w: that would %s %s; add --confirm %d, or --yes", errNotConfirmed, verb, what, n)
-	}
-	_, _ = fmt.Fprintf(a.errOut, "This will %s %s. Type the number to go on: ", verb, what)
-	answer, err := a.answer(ctx)
-	if err != nil {
-		return err
-	}
-	if got, err := strconv.ParseInt(strings.ReplaceAll(strings.TrimSpace(answer), ",", ""), 10, 64); err != nil || got != n {
-		return errNotConfirmed
-	}
-	return nil
-}
-
-// carryOut does it, some tasks at a time, and no more than rate a second, if that is not 0. The first
-// error ends it; what was done before is in the tally.
-func (a *app) carryOut(ctx context.Context, act action, q *sluice.Queue, state sluice.State, chosen *ids, rate int, t *tally) error {
-	p := a.newProgress(act.name, chosen.len())
-	defer p.end()
-	next, step := time.Now(), pageSize
-	if rate > 0 {
-		step = max(1, min(step, rate/10))
-	}
-	for from := 0; from < chosen.len(); from += step {
-		part := chosen.of(from, min(from+step, chosen.len()))
-		if rate > 0 {
-			select {
-			case <-time.After(time.Until(next)):
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-			next = time.Now().Add(time.Duration(len(part)) * time.Second / time.Duration(rate)) // nothing is caught up on
-		}
-		if err := a.carryOutPart(ctx, act, q, state, part, t); err != nil {
-			return err
-		}
-		p.add(len(part))
-	}
-	return nil
-}
-
-func (a *app) carryOutPart(ctx context.Context, act action, q *sluice.Queue, state sluice.State, part []string, t *tally) error {
-	if act.many != nil {
-		n, err := act.many(ctx, q, part...)
-		t.add(outcomeDone, n)
-		if err == nil {
-			t.add(outcomeMissing, len(part)-n)
-		}
-		return err
-	}
-	all, ctx := errgroup.WithContext(ctx)
-	all.SetLimit(4 * atOnce)
-	for _, id := range part {
-		all.Go(func() error {
-			o, err := act.one(ctx, q, named(state, id))
-			if err == nil {
-				t.add(o, 1)
-			}
-			return err
-		})
-	}
-	return all.Wait()
 }

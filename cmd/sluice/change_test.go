@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -269,4 +270,99 @@ func TestIDs_AreKeptWhole(t *testing.T) {
 	}
 	require.Equal(t, []string{"a", "", "bc", "\x00"}, s.of(0, s.len()))
 	require.Equal(t, []string{"bc"}, s.of(2, 3))
+}
+
+// TestChange_SeveralQueuesAndStates: one tenant's tasks over all queues that match, in each state that is
+// named, and nothing else; one question for all.
+func TestChange_SeveralQueuesAndStates(t *testing.T) {
+	s := newStage(t)
+	ctx := t.Context()
+	for _, name := range []string{"mail", "mail:high", "sms"} {
+		q := s.queue(name)
+		for _, tenant := range []string{"acme", "other"} {
+			for i, delay := range []time.Duration{0, 0, time.Hour} {
+				_, err := q.Enqueue(ctx, sluice.Task{ID: fmt.Sprintf("%s-%d", tenant, i), Group: tenant, Kind: "k" + strconv.Itoa(i), Delay: delay})
+				require.NoError(t, err)
+			}
+		}
+		e, err := q.Claim(ctx, 1, time.Minute)
+		require.NoError(t, err)
+		require.NoError(t, q.Bury(ctx, "why", e...))
+	}
+	left := func(queue string) (n int) {
+		for state := sluice.StateScheduled; state <= sluice.StateWaiting; state++ {
+			for _, err := range s.queue(queue).All(ctx, state) {
+				require.NoError(t, err)
+				n++
+			}
+		}
+		return n
+	}
+	all := []string{"cancel", "--match", "mail*", "--all", "--state", "due,scheduled,waiting,dead", "--group", "acme"}
+	var dry resultJSON
+	s.json(exitOK, &dry, append(all, "--dry-run")...)
+	require.Equal(t, 6, dry.Matched)
+	require.Contains(t, dry.Lots, lotJSON{Queue: "mail", State: "dead", Matched: 1})
+	require.Equal(t, exitNotConfirmed, s.run(append(all, "--confirm", "5")...).code)
+	require.Equal(t, 6, left("mail"))
+	require.Contains(t, s.ok(append(all, "--confirm", "6")...), "cancelled 6 of 6")
+	require.Equal(t, []int{3, 3, 6}, []int{left("mail"), left("mail:high"), left("sms")})
+
+	for _, wrong := range [][]string{
+		{"cancel"}, {"cancel", "--match", "mail*"}, {"cancel", "mail", "--match", "mail*", "--all", "--state", "due"}, {"cancel", "--match", "[", "--all", "--state", "due"},
+		{"cancel", "mail", "--all", "--state", "due,gone"}, {"revive", "mail", "--all", "--worker", "a"}, {"cancel", "mail", "--all", "--state", "waiting", "--newest"},
+		{"ls", "mail", "--match", "x"}, {"ls"}, {"ls", "--match", "*", "--after", "x"}, {"ls", "mail", "--state", "done", "--kind", "a"},
+	} {
+		require.Equal(t, exitUsage, s.run(wrong...).code, wrong)
+	}
+	require.Equal(t, exitNotFound, s.run("ls", "--match", "nothing*").code)
+}
+
+// TestLs_KindNewestAndSeveralLists.
+func TestLs_KindNewestAndSeveralLists(t *testing.T) {
+	s := newStage(t)
+	ctx := t.Context()
+	q := s.queue("orders")
+	for i := range 5 {
+		_, err := q.Enqueue(ctx, sluice.Task{ID: strconv.Itoa(i), Kind: []string{"mail", "sms"}[i%2], Payload: make([]byte, i*10_000)}) // the last two are larger than what is read for a kind
+		require.NoError(t, err)
+		e, err := q.Claim(ctx, 1, time.Minute)
+		require.NoError(t, err)
+		require.NoError(t, q.Bury(ctx, "why", e...))
+	}
+	listed := func(args ...string) (ids []string) {
+		var j tasksJSON
+		s.json(exitOK, &j, append([]string{"ls", "orders", "--state", "dead"}, args...)...)
+		for _, t := range j.Tasks {
+			require.Nil(s, t.Payload)
+			ids = append(ids, t.ID)
+		}
+		return ids
+	}
+	require.Equal(t, []string{"4", "3", "2", "1", "0"}, listed("--newest"))
+	require.Equal(t, []string{"4", "3"}, listed("--newest", "--limit", "2"))
+	require.Equal(t, []string{"0", "2", "4"}, listed("--kind", "mail"))
+	require.Equal(t, []string{"4", "2"}, listed("--kind", "mail", "--newest", "--limit", "2"))
+	require.Empty(t, listed("--kind", "none"))
+	var lists struct{ Lists []tasksJSON }
+	s.json(exitOK, &lists, "ls", "--match", "*", "--state", "dead,due")
+	require.Len(t, lists.Lists, 2)
+	require.Contains(t, s.ok("ls", "--match", "*", "--state", "dead,due"), "orders, dead:")
+	require.Contains(t, s.ok("drop", "orders", "--all", "--kind", "mail", "--newest", "--limit", "1", "--yes"), "dropped 1 of 1")
+	require.Equal(t, []string{"3", "2", "1", "0"}, listed("--newest"), "the newest of that kind is gone")
+}
+
+// TestLs_OfAWorker: by its label, its process or its ID.
+func TestLs_OfAWorker(t *testing.T) {
+	s := newStage(t)
+	q := s.queue("orders")
+	s.fill(q)
+	s.staff(q)
+	var workers workersJSON
+	s.json(exitOK, &workers, "workers", "orders")
+	for _, called := range []string{"PACK", workers.Queues[0].Workers[0].ID, ":" + strconv.Itoa(workers.Queues[0].Workers[0].PID)} {
+		var j tasksJSON
+		s.json(exitOK, &j, "ls", "orders", "--state", "leased", "--worker", called)
+		require.Len(t, j.Tasks, 1, called)
+	}
 }

@@ -76,12 +76,12 @@ func TestChange_RateCatchesUpOnNothing(t *testing.T) {
 			}
 			return len(ids), nil
 		}}
-		var chosen ids
+		l := &lot{state: sluice.StateDead}
 		for range 100 {
-			chosen.add("x")
+			l.ids.add("x")
 		}
 		a := &app{progress: "never"}
-		require.NoError(t, a.carryOut(t.Context(), act, nil, sluice.StateDead, &chosen, 10, &tally{by: map[outcome]int{}}))
+		require.NoError(t, a.carryOut(t.Context(), act, &bulk{lots: []*lot{l}, total: 100}, 10, &tally{by: map[outcome]int{}}))
 		require.Len(t, at, 100)
 		for i := 1; i < len(at); i++ {
 			require.GreaterOrEqual(t, at[i].Sub(at[i-1]), 100*time.Millisecond, i)

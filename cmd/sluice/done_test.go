@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/cmd/sluice/inspect"
 )
 
 // TestDone_IsSeenAndForgotten: what a Worker has finished is listed, with its attempt; its result
@@ -48,7 +49,9 @@ func TestDone_IsSeenAndForgotten(t *testing.T) {
 	require.Contains(t, s.ok("ls", "mails", "--state", "done", "--until", "1ns"), "text")
 
 	now := time.Now()
-	require.True(t, (&filter{before: now}).isPast(sluice.TaskInfo{State: sluice.StateDone, DoneAt: now.Add(1)}), "the rest of the list is not read")
+	require.True(t, inspect.Filter{Before: now}.IsPast(sluice.TaskInfo{State: sluice.StateDone, DoneAt: now.Add(1)}, false), "the rest of the list is not read")
+	require.True(t, inspect.Filter{After: now}.IsPast(sluice.TaskInfo{State: sluice.StateDead, DiedAt: now.Add(-1)}, true), "nor that from behind")
+	require.False(t, inspect.Filter{After: now}.IsPast(sluice.TaskInfo{State: sluice.StateDead, DiedAt: now.Add(-1)}, false))
 
 	var task taskJSON
 	s.json(exitOK, &task, "get", "mails", "bytes", "--payload")

@@ -1,6 +1,10 @@
 package main
 
 import (
+	"cmp"
+	"context"
+	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -8,96 +12,167 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/cmd/sluice/inspect"
 )
 
 // filter says which tasks are meant, of those in a state. ls and the commands with --all have the same.
 type filter struct {
-	reason           string // in lower case
-	prefix, contains string // of the ID
-	group            string
-	since, until     string // as they were given
-
-	after, before time.Time // when what since says was; zero for any time
+	inspect.Filter
+	since, until string // as they were given
+	newest       bool
 }
 
 // addTo adds the flags, whose usage begins with when they count.
 func (f *filter) addTo(flags *pflag.FlagSet, when string) {
-	flags.StringVar(&f.reason, "reason", "", when+"only tasks whose reason or last error contains this text, in capital letters or not")
-	flags.StringVar(&f.prefix, "prefix", "", when+"only tasks whose ID begins with this text")
-	flags.StringVar(&f.contains, "contains", "", when+"only tasks whose ID contains this text")
-	flags.StringVar(&f.group, "group", "", when+"only tasks of this group")
+	flags.StringVar(&f.Reason, "reason", "", when+"only tasks whose reason or last error contains this text, in capital letters or not")
+	flags.StringVar(&f.Prefix, "prefix", "", when+"only tasks whose ID begins with this text")
+	flags.StringVar(&f.Contains, "contains", "", when+"only tasks whose ID contains this text")
+	flags.StringVar(&f.Kind, "kind", "", when+"only tasks of this kind, which is read with their payloads")
+	flags.StringVar(&f.Group, "group", "", when+"only tasks of this group")
+	flags.StringVar(&f.Worker, "worker", "", when+"only leased tasks of Workers whose label, host:pid or ID contains this text")
 	flags.StringVar(&f.since, "since", "", when+"only tasks that are due, leased, dead or done since then, or failed since: 1h (ago), or 2026-01-31T12:00:00Z")
 	flags.StringVar(&f.until, "until", "", when+"only tasks that are due, leased, dead or done since before then, or failed before: 5m (ago), or a time")
+	flags.BoolVar(&f.newest, "newest", false, when+"from the end: what died, was done or is due last comes first; not for waiting tasks")
 }
 
-// isSet reports whether not all tasks are meant.
-func (f *filter) isSet() bool { return *f != filter{} }
-
 // readTimes reads since and until. The server's time is asked for where it is needed.
-func (f *filter) readTimes(now func() time.Time) (err error) {
-	if f.after, err = momentOf("--since", f.since, now); err == nil {
-		f.before, err = momentOf("--until", f.until, now)
+func (f *filter) readTimes(now func() time.Time) error {
+	moment := func(flag, text string, to *time.Time) (err error) {
+		if *to, err = inspect.Moment(text, now); err != nil {
+			return usagef("%s: %w", flag, err)
+		}
+		return nil
 	}
-	if err == nil && !f.after.IsZero() && !f.before.IsZero() && f.before.Before(f.after) {
+	err := cmp.Or(moment("--since", f.since, &f.After), moment("--until", f.until, &f.Before))
+	if err == nil && !f.After.IsZero() && !f.Before.IsZero() && f.Before.Before(f.After) {
 		err = usagef("--until is before --since")
 	}
-	f.reason = strings.ToLower(f.reason)
 	return err
 }
 
-// momentOf reads a time, or how long ago it was; zero for none.
-func momentOf(flag, text string, now func() time.Time) (time.Time, error) {
-	if text == "" {
-		return time.Time{}, nil
-	}
-	if ago, err := time.ParseDuration(text); err == nil {
-		if ago < 0 {
-			return time.Time{}, usagef("%s is how long ago, such as 90s, 5m, 24h, or a time", flag)
-		}
-		return now().Add(-ago), nil
-	}
-	at, err := time.Parse(time.RFC3339, text)
-	if err != nil {
-		return at, usagef("%s is how long ago, such as 90s, 5m, 24h, or a time such as 2026-01-31T12:00:00Z", flag)
-	}
-	return at, nil
-}
-
-func (f *filter) matches(e sluice.TaskInfo) bool {
-	at := since(e)
-	return strings.HasPrefix(e.ID, f.prefix) && strings.Contains(e.ID, f.contains) && (f.group == "" || e.Group == f.group) &&
-		(f.reason == "" || strings.Contains(strings.ToLower(e.Reason), f.reason)) &&
-		(f.after.IsZero() || !at.IsZero() && !at.Before(f.after)) && (f.before.IsZero() || !at.IsZero() && !at.After(f.before))
-}
-
-// isPast reports whether neither a task nor any behind it in its list matches, because they are too
-// new. Leased and scheduled tasks are not listed in the order of since.
-func (f *filter) isPast(e sluice.TaskInfo) bool {
-	return !f.before.IsZero() && slices.Contains([]sluice.State{sluice.StateDue, sluice.StateDead, sluice.StateDone}, e.State) && since(e).After(f.before)
-}
+// isSet reports whether not all tasks are meant.
+func (f *filter) isSet() bool { return f.IsSet() || f.since != "" || f.until != "" }
 
 // check reports what cannot be asked of tasks in a state.
 func (f *filter) check(s sluice.State) error {
-	if s == sluice.StateDone && f.reason != "" {
+	switch {
+	case s == sluice.StateDone && f.Reason != "":
 		return usagef("--reason is not for tasks that are done: why they failed before is not kept")
+	case s == sluice.StateDone && f.Kind != "":
+		return usagef("--kind is not for tasks that are done: it is not kept")
+	case s != sluice.StateLeased && f.Worker != "":
+		return usagef("--worker is for tasks that are leased: no other has one")
+	case s == sluice.StateWaiting && f.newest:
+		return usagef("--newest is not for tasks that wait in groups")
 	}
 	return nil
 }
 
-// since returns since when a task is due, leased, dead or done, or when one that is due later has
-// failed. Zero if it has not, or that is not known.
-func since(e sluice.TaskInfo) time.Time {
-	switch e.State {
-	case sluice.StateDue:
-		return e.Due
-	case sluice.StateLeased:
-		return e.LeasedSince
-	case sluice.StateDead:
-		return e.DiedAt
-	case sluice.StateDone:
-		return e.DoneAt
+// options are those with which tasks are read, which need at least so much.
+func (f *filter) options(s sluice.State, least ...sluice.ReadOption) []sluice.ReadOption {
+	options := append(f.Options(s), least...)
+	if f.newest {
+		options = append(options, sluice.NewestFirst())
 	}
-	return e.FailedAt
+	return options
+}
+
+// meant is a filter on one queue: it knows the Workers, where they are asked for.
+type meant struct {
+	*filter
+	queue *sluice.Queue
+	staff crew
+}
+
+func (f *filter) on(ctx context.Context, q *sluice.Queue) (meant, error) {
+	m := meant{filter: f, queue: q, staff: crew{}}
+	if f.Worker == "" {
+		return m, nil
+	}
+	workers, err := q.Workers(ctx)
+	for _, w := range workers {
+		m.staff[w.ID] = w
+	}
+	return m, err
+}
+
+// matches reports whether a task is meant. It may have to read its kind.
+func (m meant) matches(ctx context.Context, t *sluice.TaskInfo) (bool, error) {
+	if err := m.AddKind(ctx, m.queue, t); err != nil {
+		return false, err
+	}
+	return m.Fits(*t, m.staff.find), nil
+}
+
+// find returns a Worker; nil if it is not known.
+func (c crew) find(id string) *sluice.WorkerInfo {
+	if w, found := c[id]; found {
+		return &w
+	}
+	return nil
+}
+
+// targets are the queues and the states that a command is for.
+type targets struct {
+	match string // a pattern of names, instead of one
+	state string // one or several
+}
+
+func (t *targets) addTo(flags *pflag.FlagSet, when string) {
+	flags.StringVar(&t.match, "match", "", when+"all queues whose names match, instead of one: * is any text without a /, ? one character")
+}
+
+// states returns the states that are given, of those that are allowed; first, if none is, and there is one.
+func (t *targets) states(allowed []sluice.State) (states []sluice.State, err error) {
+	if t.state == "" && len(allowed) > 0 {
+		return allowed[:1], nil
+	}
+	for _, name := range strings.Split(t.state, ",") {
+		state, err := stateNamed(strings.TrimSpace(name))
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(states, state) {
+			states = append(states, state)
+		}
+	}
+	return states, nil
+}
+
+// queues returns the queues that are meant, in the order of their names.
+func (a *app) queuesMeant(ctx context.Context, t targets, args []string) (named []*sluice.Queue, err error) {
+	if (t.match == "") != (len(args) == 1) {
+		return nil, usagef("name a queue, or say --match for several")
+	}
+	if t.match == "" {
+		q, _, err := a.open(ctx, args[0])
+		return []*sluice.Queue{q}, err
+	}
+	if _, err := path.Match(t.match, ""); err != nil {
+		return nil, usagef("--match: %s is no pattern", show(t.match))
+	}
+	rdb, err := a.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	names, err := inspect.Queues(ctx, rdb, a.options)
+	if err != nil {
+		return nil, err // also if it is incomplete: a change of all that match has to know them all
+	}
+	for _, name := range names {
+		if matches, _ := path.Match(t.match, name); !matches {
+			continue
+		}
+		q, err := inspect.Open(rdb, name, a.options)
+		if err != nil {
+			return nil, err
+		}
+		named = append(named, q)
+	}
+	if len(named) == 0 {
+		return nil, fmt.Errorf("%w: no queue matches %s", errNotFound, show(t.match))
+	}
+	return named, nil
 }
 
 // ids are the IDs of many tasks, one behind the other: a million need some forty megabytes.

@@ -35,7 +35,7 @@ func (a *app) get(ctx context.Context, args []string, payload bool) error {
 		return err
 	}
 	o := detail{payload: payload, header: true}
-	e, err := q.Get(ctx, id, o.options()...)
+	e, err := q.Get(ctx, id, o.options("")...)
 	if err != nil {
 		return err
 	}

@@ -100,13 +100,15 @@ type detail struct{ payload, header bool }
 // isRead reports whether payloads and headers are read, which are stored together.
 func (d detail) isRead() bool { return d.payload || d.header }
 
-// options says what has to be read.
-func (d detail) options() []sluice.ReadOption {
+// options says what has to be read, if that is more than a filter by kind needs.
+func (d detail) options(kind string) []sluice.ReadOption {
 	switch {
 	case d.payload:
-		return nil
+		return []sluice.ReadOption{sluice.WithPayloadsUpTo(-1)}
 	case d.header:
 		return []sluice.ReadOption{sluice.WithPayloadsUpTo(mostUnasked)}
+	case kind != "":
+		return nil
 	}
 	return []sluice.ReadOption{sluice.WithoutPayloads()}
 }
@@ -145,7 +147,7 @@ const pageSize = 250
 
 // lsOptions are the flags of ls.
 type lsOptions struct {
-	state          string
+	targets
 	filter         filter
 	limit, maxLook int
 	after          string
@@ -157,9 +159,10 @@ func (o lsOptions) detail() detail { return detail{payload: o.payload, header: o
 func (a *app) lsCommand() *cobra.Command {
 	var o lsOptions
 	c := &cobra.Command{
-		Use: "ls QUEUE", Aliases: []string{"list", "tasks"}, SuggestFor: []string{"task"}, Short: "List the tasks of a queue that are in one state",
+		Use: "ls [QUEUE]", Aliases: []string{"list", "tasks"}, SuggestFor: []string{"task"}, Short: "List the tasks of a queue that are in one state, or in several",
 		Long: `List the tasks of a queue that are in one state: due, scheduled, leased, dead, done or waiting. They come in the order
-in which they are due, their leases end, they have died or were finished. --after goes on where a list has ended.
+in which they are due, their leases end, they have died or were finished; --newest turns it round. --after goes on where a list has ended.
+Several states (--state dead,scheduled) and several queues (--match 'mail*') are a list each.
 
 Scheduled are also those that have failed and are tried again: FAILED AGO is when they did, LAST ERROR why. A leased one is with a Worker (its
 label, host and process), or with "a Claim" of a loop of one's own. "A worker that is gone" has not said for 45 seconds that it
@@ -170,17 +173,22 @@ as their results is shown with --payload alone.
 
 Waiting are those that wait in their groups until others are done. They come by group; --group shows one.
 
+--kind reads the payloads, since kinds are stored with them: see --max-look.
+
 --until 5m lists only tasks that are due, leased, dead or done for longer than five minutes; of scheduled ones, those that failed longer ago than that.
 --since 1h lists those of the last hour.`,
 		Example: `  sluice ls orders --state dead --reason "connection refused"
   sluice ls orders --state leased --until 5m
   sluice ls orders --state scheduled --reason timeout --json
-  sluice ls orders --state done --prefix order-17 --payload`,
-		Args: usageArgs(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.ls(cmd.Context(), args[0], o) },
+  sluice ls orders --state done --prefix order-17 --payload
+  sluice ls orders --state dead --newest --limit 20
+  sluice ls --match 'mail*' --state dead,scheduled --since 1h`,
+		Args: usageArgs(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.ls(cmd.Context(), args, o) },
 	}
 	f := c.Flags()
-	f.StringVar(&o.state, "state", "due", "due, scheduled, leased, dead, done or waiting")
+	f.StringVar(&o.state, "state", "due", "due, scheduled, leased, dead, done or waiting; or several of them, as dead,due")
+	o.targets.addTo(f, "")
 	o.filter.addTo(f, "")
 	f.IntVar(&o.limit, "limit", 100, "how many tasks to show, 1 to 10000")
 	f.IntVar(&o.maxLook, "max-look", 1_000_000, "how many tasks to look at for those that match, at the most")
@@ -190,71 +198,104 @@ Waiting are those that wait in their groups until others are done. They come by 
 	return c
 }
 
-func (a *app) ls(ctx context.Context, queue string, o lsOptions) error {
-	state, err := stateNamed(o.state)
+func (a *app) ls(ctx context.Context, args []string, o lsOptions) error {
+	states, err := o.states(nil)
 	if err != nil {
-		return err
-	}
-	if err := o.filter.check(state); err != nil {
 		return err
 	}
 	if o.limit < 1 || o.limit > 10_000 {
 		return usagef("--limit is 1 to 10000; --after goes on behind")
 	}
+	for _, state := range states {
+		if err := o.filter.check(state); err != nil {
+			return err
+		}
+	}
+	if o.after != "" && (o.match != "" || len(states) > 1) {
+		return usagef("--after goes on with one list: name its queue and its state")
+	}
+	after, err := readPlace(states[0], o.after)
+	if err != nil {
+		return err
+	}
 	if err := o.filter.readTimes(func() time.Time { return a.now(ctx) }); err != nil {
 		return err
 	}
-	after, err := readPlace(state, o.after)
+	queues, err := a.queuesMeant(ctx, o.targets, args)
 	if err != nil {
 		return err
 	}
-	q, name, err := a.open(ctx, queue)
-	if err != nil {
-		return err
+	lists := []tasksJSON{}
+	for _, q := range queues {
+		for _, state := range states {
+			l, err := a.find(ctx, q, state, after, o)
+			switch {
+			case err != nil:
+				return err
+			case a.json:
+				lists = append(lists, l.json(o))
+			default:
+				a.printTasks(l, o, len(queues)*len(states) > 1)
+			}
+		}
 	}
-	now := a.now(ctx)
-	found, next, err := find(ctx, q, state, after, o, a.newProgress("looking", -1))
-	if err != nil {
-		return err
+	switch {
+	case !a.json:
+		return nil
+	case len(lists) == 1:
+		return report.Print(a.out, lists[0])
 	}
-	staff, err := crewOf(ctx, q, found...)
-	if err != nil {
-		return err
+	return report.Print(a.out, map[string]any{"lists": lists})
+}
+
+// foundTasks are the tasks of a queue in a state that match, at a time.
+type foundTasks struct {
+	queue string
+	state sluice.State
+	tasks []sluice.TaskInfo
+	next  string // where to go on; "" at the end
+	staff crew
+	now   time.Time
+}
+
+// find finds the tasks of a queue in a state.
+func (a *app) find(ctx context.Context, q *sluice.Queue, state sluice.State, after sluice.TaskInfo, o lsOptions) (l foundTasks, err error) {
+	l = foundTasks{queue: q.Name(), state: state, now: a.now(ctx)}
+	m, err := o.filter.on(ctx, q)
+	if err == nil {
+		l.tasks, l.next, err = find(ctx, m, state, after, o, a.newProgress("looking", -1))
 	}
-	if a.json {
-		return a.printTasksJSON(name, o, found, staff, next)
+	if err == nil {
+		l.staff, err = crewOf(ctx, q, l.tasks...)
 	}
-	a.printTasks(state, found, o, staff, now)
-	if next != "" {
-		_, err = fmt.Fprintf(a.errOut, "There may be more: --after %s\n", next)
-	}
-	return err
+	return l, err
 }
 
 // find reads the tasks that match, o.limit at the most, and looks at o.maxLook or a page more. next
 // is where to go on, "" at the end.
-func find(ctx context.Context, q *sluice.Queue, state sluice.State, after sluice.TaskInfo, o lsOptions, p progress) (found []sluice.TaskInfo, next string, err error) {
+func find(ctx context.Context, m meant, state sluice.State, after sluice.TaskInfo, o lsOptions, p progress) (found []sluice.TaskInfo, next string, err error) {
 	defer p.end()
 	for looked := 0; ; {
 		n := pageSize
 		if !o.filter.isSet() {
 			n = min(n, o.limit-len(found))
 		}
-		options := o.detail().options()
-		if o.filter.group != "" && state == sluice.StateWaiting {
-			options = append(options, sluice.InGroup(o.filter.group))
-		}
-		page, err := q.List(ctx, state, after, n, options...)
+		page, err := m.queue.List(ctx, state, after, n, m.options(state, o.detail().options(m.Kind)...)...)
 		if err != nil {
 			return found, "", err
 		}
 		looked += len(page)
 		p.add(len(page))
 		for _, e := range page {
-			if o.filter.isPast(e) {
+			if m.IsPast(e, m.newest) {
 				return found, "", nil
 			}
-			if after = e; o.filter.matches(e) {
+			after = e
+			fits, err := m.matches(ctx, &e)
+			if err != nil {
+				return found, "", err
+			}
+			if fits {
 				if found = append(found, e); len(found) == o.limit {
 					return found, place(e), nil
 				}
@@ -298,18 +339,36 @@ type tasksJSON struct {
 	After       string     `json:"after"` // where to go on; empty at the end
 }
 
-func (a *app) printTasksJSON(queue string, o lsOptions, found []sluice.TaskInfo, staff crew, next string) error {
-	j := tasksJSON{State: o.state, Tasks: []taskJSON{}, After: next}
-	j.Queue, j.QueueBase64 = report.Bytes(queue)
-	for _, e := range found {
-		j.Tasks = append(j.Tasks, toTaskJSON(e, o.detail(), staff))
+func (l foundTasks) json(o lsOptions) tasksJSON {
+	j := tasksJSON{State: l.state.String(), Tasks: []taskJSON{}, After: l.next}
+	j.Queue, j.QueueBase64 = report.Bytes(l.queue)
+	for _, e := range l.tasks {
+		j.Tasks = append(j.Tasks, toTaskJSON(e, o.detail(), l.staff))
 	}
-	return report.Print(a.out, j)
+	return j
 }
 
-// printTasks prints a table of tasks in one state.
-func (a *app) printTasks(state sluice.State, found []sluice.TaskInfo, o lsOptions, staff crew, now time.Time) {
-	has := func(what func(e sluice.TaskInfo) bool) bool { return slices.ContainsFunc(found, what) }
+// printTasks prints a table of tasks in one state; one of several with a title, and not if it is empty.
+func (a *app) printTasks(l foundTasks, o lsOptions, titled bool) {
+	if titled && len(l.tasks) == 0 {
+		return
+	}
+	if titled {
+		_, _ = fmt.Fprintf(a.out, "%s, %s:\n", show(l.queue), l.state)
+	}
+	_, _ = fmt.Fprintln(a.out, tableWithin(a.width(), l.columns(o), l.tasks))
+	if titled {
+		_, _ = fmt.Fprintln(a.out)
+	}
+	if l.next != "" {
+		_, _ = fmt.Fprintf(a.errOut, "There may be more: --after %s\n", l.next)
+	}
+}
+
+// columns are what a table shows of the tasks.
+func (l foundTasks) columns(o lsOptions) []column[sluice.TaskInfo] {
+	state, staff, now := l.state, l.staff, l.now
+	has := func(what func(e sluice.TaskInfo) bool) bool { return slices.ContainsFunc(l.tasks, what) }
 	columns := []column[sluice.TaskInfo]{
 		{"id", false, func(e sluice.TaskInfo) any { return show(e.ID) }},
 		{"attempts", true, func(e sluice.TaskInfo) any { return e.Attempt }},
@@ -353,7 +412,7 @@ func (a *app) printTasks(state sluice.State, found []sluice.TaskInfo, o lsOption
 	case o.payload:
 		add("payload", func(e sluice.TaskInfo) any { return cut(show(string(e.Payload)), 120, o.wide) })
 	}
-	_, _ = fmt.Fprintln(a.out, tableWithin(a.width(), columns, found))
+	return columns
 }
 
 // lastError is why a task failed, "-" if it has not.

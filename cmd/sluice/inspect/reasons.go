@@ -34,13 +34,13 @@ type ReasonCount struct {
 	Count  int
 }
 
-// ReasonsOf counts the reasons of a queue's dead letters: of so many letters at the most, and for
-// so long. It changes nothing, and reads no payload. It needs a script for each 250 letters.
+// ReasonsOf counts the reasons of a queue's dead letters: of so many letters at the most, the newest, and
+// for so long. It changes nothing, and reads no payload. It needs a script for each 250 letters.
 func ReasonsOf(ctx context.Context, q *sluice.Queue, most int, long time.Duration) (Reasons, error) {
 	var r Reasons
 	counts := map[string]*ReasonCount{}
 	until := time.Now().Add(long)
-	for t, err := range q.All(ctx, sluice.StateDead, sluice.WithoutPayloads()) {
+	for t, err := range q.All(ctx, sluice.StateDead, sluice.WithoutPayloads(), sluice.NewestFirst()) {
 		if err != nil {
 			return r, err
 		}

@@ -170,7 +170,7 @@ func countOf(s sluice.Stats, state sluice.State) int64 {
 func (b *bulk) change() (n int, more bool, err error) {
 	l := &b.list
 	for until := time.Now().Add(b.busy); ; {
-		part, err := b.queue.List(b.ctx, l.State, l.After, mostPerPage, l.options()...)
+		part, err := l.part(b.ctx, b.queue, l.After, mostPerPage)
 		if err != nil {
 			return n, true, err
 		}

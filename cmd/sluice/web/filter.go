@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/cmd/sluice/inspect"
 )
 
 // filter says which tasks of a state are meant, as a visitor has written it.
@@ -111,67 +111,16 @@ func (f filter) copied() filter {
 	return f
 }
 
-// timed is a filter whose times were read.
-type timed struct {
-	filter
-	after, before time.Time // zero for any time
-}
-
-// readTimes reads since and until.
-func (f filter) readTimes(now time.Time) (t timed, err error) {
-	t.filter = f
-	if t.after, err = momentOf("since", f.Since, now); err == nil {
-		t.before, err = momentOf("until", f.Until, now)
+// read returns what the visitor has written.
+func (f filter) read(now time.Time) (r inspect.Filter, err error) {
+	r = inspect.Filter{Reason: f.Reason, Prefix: f.Prefix, Contains: f.Contains, Kind: f.Kind, Group: f.Group, Worker: f.Worker}
+	moment := func(field, text string) (at time.Time) {
+		at, failed := inspect.Moment(text, func() time.Time { return now })
+		if failed != nil {
+			err = fmt.Errorf("%w: %s: %w", sluice.ErrInvalid, field, failed)
+		}
+		return at
 	}
-	return t, err
-}
-
-// momentOf reads a time, or how long ago it was; zero for none.
-func momentOf(field, text string, now time.Time) (time.Time, error) {
-	if text = strings.TrimSpace(text); text == "" {
-		return time.Time{}, nil
-	}
-	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
-		return now.Add(-ago), nil
-	}
-	at, err := time.Parse(time.RFC3339, text)
-	if err != nil {
-		return at, fmt.Errorf("%w: write %s as how long ago, such as 90s, 5m or 24h, or as a time such as 2026-01-31T12:00:00Z", sluice.ErrInvalid, field)
-	}
-	return at, nil
-}
-
-// matches reports whether a task is meant.
-func (f timed) matches(t sluice.TaskInfo, c crew) bool {
-	at := since(t)
-	return strings.HasPrefix(t.ID, f.Prefix) && strings.Contains(t.ID, f.Contains) && (f.Group == "" || t.Group == f.Group) && (f.Kind == "" || t.Kind == f.Kind) &&
-		hasText(t.Reason, f.Reason) && (f.Worker == "" || c.isCalled(t.Worker, f.Worker)) &&
-		(f.after.IsZero() || !at.IsZero() && !at.Before(f.after)) && (f.before.IsZero() || !at.IsZero() && !at.After(f.before))
-}
-
-// hasText reports whether a text contains another one, in capital letters or not.
-func hasText(text, wanted string) bool {
-	return wanted == "" || strings.Contains(strings.ToLower(text), strings.ToLower(wanted))
-}
-
-// isCalled reports whether the worker of a task, by its ID, label or process, is meant.
-func (c crew) isCalled(id, wanted string) bool {
-	w := c.find(id)
-	return id != "" && (hasText(id, wanted) || w != nil && (hasText(w.Label, wanted) || hasText(processOf(*w), wanted)))
-}
-
-// since returns since when a task is due, leased, dead or done, or when one that is due later has
-// failed. Zero if it has not, or that is not known.
-func since(t sluice.TaskInfo) time.Time {
-	switch t.State {
-	case sluice.StateDue:
-		return t.Due
-	case sluice.StateLeased:
-		return t.LeasedSince
-	case sluice.StateDead:
-		return t.DiedAt
-	case sluice.StateDone:
-		return t.DoneAt
-	}
-	return t.FailedAt
+	r.After, r.Before = moment("since", f.Since), moment("until", f.Until)
+	return r, err
 }

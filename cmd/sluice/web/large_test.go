@@ -130,7 +130,7 @@ func TestPage_ViewersShareOneLook(t *testing.T) {
 	}
 }
 
-// fillDead makes n dead letters, of which each but the last has the reason "broken".
+// fillDead makes n dead letters, the newest first, of which each but the last has the reason "broken".
 func fillDead(t *testing.T, rdb redis.UniversalClient, queue string, n int) {
 	t.Helper()
 	p := rdb.Pipeline()
@@ -139,7 +139,7 @@ func fillDead(t *testing.T, rdb redis.UniversalClient, queue string, n int) {
 		if i == n-1 {
 			reason = "poison"
 		}
-		p.ZAdd(t.Context(), "{Queue:"+queue+"}:dead", redis.Z{Score: 1.7e9 + float64(i), Member: id})
+		p.ZAdd(t.Context(), "{Queue:"+queue+"}:dead", redis.Z{Score: 1.7e9 - float64(i), Member: id})
 		p.HSet(t.Context(), "{Queue:"+queue+"}:state", id, "1:dead:"+reason)
 	}
 	_, err := p.Exec(t.Context())

@@ -15,7 +15,7 @@ func isNotFound(err error) bool { return errors.Is(err, sluice.ErrNotFound) }
 // matcher returns what reports whether a task is meant: by the filter as a visitor has written it,
 // or as it is if its texts were copied from a page.
 func (l listing) matcher(ctx context.Context, s *series) (func(sluice.TaskInfo) bool, error) {
-	written, err := l.readTimes(s.page.now(ctx))
+	written, err := l.read(s.page.now(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -23,9 +23,8 @@ func (l listing) matcher(ctx context.Context, s *series) (func(sluice.TaskInfo) 
 	if l.Worker != "" {
 		c = s.crew(ctx)
 	}
-	copied := written
-	copied.filter = l.copied()
-	return func(t sluice.TaskInfo) bool { return written.matches(t, c) || copied.matches(t, c) }, nil
+	copied, err := l.copied().read(s.page.now(ctx))
+	return func(t sluice.TaskInfo) bool { return written.Fits(t, c.find) || err == nil && copied.Fits(t, c.find) }, nil
 }
 
 // isSearched reports whether the tasks that are meant have to be searched for: the server itself
@@ -38,28 +37,29 @@ func (l listing) isSearched() bool {
 	return rest.IsSet()
 }
 
-// mostWithKind is in how many bytes a task may be stored whose kind a filter knows: it is stored
-// with the payload, which is read for it.
-const mostWithKind = 16 << 10
-
-// options are those with which the tasks are read.
-func (l listing) options() []sluice.ReadOption {
-	options := []sluice.ReadOption{sluice.WithoutPayloads()}
-	if l.Kind != "" {
-		options = []sluice.ReadOption{sluice.WithPayloadsUpTo(mostWithKind)}
+// part reads up to n tasks behind one, those that died or were done last first.
+func (l listing) part(ctx context.Context, q *sluice.Queue, after sluice.TaskInfo, n int) ([]sluice.TaskInfo, error) {
+	f := inspect.Filter{Kind: l.Kind, Group: l.Group}
+	options := f.Options(l.State)
+	if l.isNewestFirst() {
+		options = append(options, sluice.NewestFirst())
 	}
-	if l.State == sluice.StateWaiting {
-		options = append(options, sluice.InGroup(l.Group))
+	part, err := q.List(ctx, l.State, after, n, options...)
+	for i := 0; i < len(part) && err == nil; i++ {
+		err = f.AddKind(ctx, q, &part[i])
 	}
-	return options
+	return part, err
 }
+
+// isNewestFirst reports whether the list begins at its end: with what died or was done last.
+func (l listing) isNewestFirst() bool { return l.State == sluice.StateDead || l.State == sluice.StateDone }
 
 // search calls each with the tasks of a listing that match, until each returns false, no task is
 // left, or it has gone on for so long. last is the task behind which it goes on, nil at the end.
 func search(ctx context.Context, q *sluice.Queue, l listing, matches func(sluice.TaskInfo) bool, long time.Duration, each func(sluice.TaskInfo) bool) (last *sluice.TaskInfo, searched int, err error) {
 	after := l.After
 	for until := time.Now().Add(long); searched == 0 || time.Now().Before(until); {
-		part, err := q.List(ctx, l.State, after, mostPerPage, l.options()...)
+		part, err := l.part(ctx, q, after, mostPerPage)
 		if err != nil {
 			return nil, searched, err
 		}

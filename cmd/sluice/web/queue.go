@@ -324,7 +324,7 @@ func (p *page) list(ctx context.Context, s *series, l listing) (list queueList, 
 	}
 	var last *sluice.TaskInfo
 	if !l.isSearched() {
-		list.Tasks, err = q.List(ctx, l.State, l.After, l.N, l.options()...)
+		list.Tasks, err = l.part(ctx, q, l.After, l.N)
 		if len(list.Tasks) == l.N {
 			last = &list.Tasks[l.N-1]
 		}
