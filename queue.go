@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -247,8 +248,33 @@ func (q *Queue) Cancel(ctx context.Context, id string) (State, error) {
 	if err := q.checkArgument("cancel", badUnless(id != "", "id is empty")); err != nil {
 		return StateAbsent, err
 	}
-	state, err := q.engine.Cancel(ctx, id)
-	return State(state), wrap("cancel", q.name, err)
+	states, err := q.engine.Cancel(ctx, []string{id})
+	if len(states) == 0 {
+		return StateAbsent, wrap("cancel", q.name, err)
+	}
+	return State(states[0]), wrap("cancel", q.name, err)
+}
+
+// CancelBatch removes tasks as Cancel does, and returns the states in which they were, in the order of
+// the IDs; an ID that comes again is StateAbsent the second time. It does so in steps of 250.
+//
+// If a step fails, the states of those before it are returned beside the error; after ErrUnknown its
+// tasks may be removed or not. Without IDs it does nothing. ErrInvalid: an ID is empty.
+func (q *Queue) CancelBatch(ctx context.Context, ids ...string) ([]State, error) {
+	const op = "cancel batch"
+	empty := slices.Index(ids, "")
+	if err := q.checkArgument(op, badUnless(empty < 0, fmt.Sprintf("ids[%d] is empty", empty))); err != nil {
+		return nil, err
+	}
+	var were []State
+	err := q.do(op, func() error {
+		states, err := q.engine.Cancel(ctx, ids)
+		for _, s := range states {
+			were = append(were, State(s))
+		}
+		return err
+	})
+	return were, err
 }
 
 // Reschedule makes a task due after delay, and reports whether there was one; dead letters don't

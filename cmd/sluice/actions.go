@@ -12,12 +12,15 @@ import (
 )
 
 func (a *app) cancelCommand() *cobra.Command {
-	act := action{name: "cancel", done: "cancelled", one: func(ctx context.Context, q *sluice.Queue, t sluice.TaskInfo) (outcome, error) {
-		state, err := q.Cancel(ctx, t.ID)
-		if err != nil || state == sluice.StateAbsent {
-			return outcomeMissing, err
+	act := action{name: "cancel", done: "cancelled", many: func(ctx context.Context, q *sluice.Queue, ids ...string) (map[outcome]int, error) {
+		states, err := q.CancelBatch(ctx, ids...)
+		became := map[outcome]int{}
+		for _, state := range states {
+			if state != sluice.StateAbsent {
+				became[outcome("was "+state.String())]++
+			}
 		}
-		return outcome("was " + state.String()), nil
+		return became, err
 	}}
 	return a.changeCommand(&cobra.Command{
 		Aliases: []string{"delete"}, Short: "Remove tasks, whatever their state",
@@ -27,6 +30,17 @@ DuplicatesOnce.`,
 		Example: `  sluice cancel orders order-17 order-18
   sluice cancel orders --all --state scheduled --prefix test-`,
 	}, act, &selection{})
+}
+
+// counting is for what tells how many tasks it has changed.
+func counting(change func(q *sluice.Queue, ctx context.Context, ids ...string) (int, error)) func(ctx context.Context, q *sluice.Queue, ids ...string) (map[outcome]int, error) {
+	return func(ctx context.Context, q *sluice.Queue, ids ...string) (map[outcome]int, error) {
+		n, err := change(q, ctx, ids...)
+		if n == 0 {
+			return nil, err
+		}
+		return map[outcome]int{outcomeDone: n}, err
+	}
 }
 
 // rescheduled makes a task due after delay.
@@ -123,7 +137,7 @@ func (a *app) reviveCommand() *cobra.Command {
   sluice revive orders --all --reason timeout --since 1h --rate 50`,
 	}, action{
 		name: "revive", done: "revived", states: []sluice.State{sluice.StateDead},
-		many: func(ctx context.Context, q *sluice.Queue, ids ...string) (int, error) { return q.Revive(ctx, ids...) },
+		many: counting((*sluice.Queue).Revive),
 	}, &selection{})
 }
 
@@ -133,5 +147,5 @@ func (a *app) dropCommand() *cobra.Command {
 		Long: `Remove dead letters for good. A task that is in the queue again, because it was revived or enqueued anew, is
 left alone; cancel removes those.`,
 		Example: `  sluice drop orders --all --reason "no such customer"`,
-	}, action{name: "drop", done: "dropped", states: []sluice.State{sluice.StateDead}, many: func(ctx context.Context, q *sluice.Queue, ids ...string) (int, error) { return q.Drop(ctx, ids...) }}, &selection{})
+	}, action{name: "drop", done: "dropped", states: []sluice.State{sluice.StateDead}, many: counting((*sluice.Queue).Drop)}, &selection{})
 }

@@ -280,10 +280,14 @@ const (
 // carryOut carries the action out on some tasks of a lot.
 func (act action) carryOut(ctx context.Context, l *lot, part []string, t *tally) error {
 	if act.many != nil {
-		n, err := act.many(ctx, l.queue, part...)
-		t.add(outcomeDone, n)
+		became, err := act.many(ctx, l.queue, part...)
+		missing := len(part)
+		for o, n := range became {
+			t.add(o, n)
+			missing -= n
+		}
 		if err == nil {
-			t.add(outcomeMissing, len(part)-n)
+			t.add(outcomeMissing, missing)
 		}
 		return err
 	}

@@ -34,8 +34,9 @@ type action struct {
 	// one carries it out on a task, and returns what became of it. A task that was named has its ID
 	// alone.
 	one func(ctx context.Context, q *sluice.Queue, t sluice.TaskInfo) (outcome, error)
-	// many carries it out on some hundred IDs, instead of one, and returns on how many.
-	many func(ctx context.Context, q *sluice.Queue, ids ...string) (int, error)
+	// many carries it out on some hundred IDs, instead of one, and returns what became of how many. The rest
+	// is missing.
+	many func(ctx context.Context, q *sluice.Queue, ids ...string) (map[outcome]int, error)
 }
 
 // outcome is what became of a task, in a word.
@@ -268,11 +269,11 @@ func (a *app) changeOne(ctx context.Context, act action, dryRun bool, q *sluice.
 	if act.many == nil {
 		return act.one(ctx, q, named(sluice.StateAbsent, id))
 	}
-	n, err := act.many(ctx, q, id)
-	if n == 0 {
-		return outcomeMissing, err
+	became, err := act.many(ctx, q, id)
+	for o := range became {
+		return o, err
 	}
-	return outcomeDone, err
+	return outcomeMissing, err
 }
 
 // finish prints what a command did, as JSON.

@@ -106,14 +106,21 @@ func (q *Queue) Change(ctx context.Context, r redisexec.Request) error {
 	return err
 }
 
-// Cancel removes a task, and returns the state in which it was.
-func (q *Queue) Cancel(ctx context.Context, id string) (was store.State, err error) {
+// Cancel removes tasks in steps, and returns the states in which they were: of those in the steps that
+// came before an error.
+func (q *Queue) Cancel(ctx context.Context, ids []string) (states []store.State, err error) {
 	channel := q.client.Notifier.Argument(q.Store.CanceledChannel())
-	was, err = ask(ctx, q, q.Store.Cancel(id, channel), store.DecodeState)
-	if was != store.StateAbsent || err != nil { // perhaps it has put units back
-		q.soldOut.forget()
+	for part := range slices.Chunk(ids, store.MaxGroup) {
+		were, err := ask(ctx, q, q.Store.Cancel(part, channel), func(value any) ([]store.State, error) { return store.DecodeStates(value, len(part)) })
+		states = append(states, were...)
+		if err != nil || slices.ContainsFunc(were, func(s store.State) bool { return s != store.StateAbsent }) { // perhaps it has put units back
+			q.soldOut.forget()
+		}
+		if err != nil {
+			return states, err
+		}
 	}
-	return was, err
+	return states, nil
 }
 
 // Reschedule has a task due in d, and reports whether there was one.

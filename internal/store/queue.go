@@ -224,10 +224,10 @@ func (q *Queue) Pop(n int) redisexec.Request {
 	return r
 }
 
-// Cancel removes a task. If it is leased, its ID is published on the channel, which is as scripts
-// are given it.
-func (q *Queue) Cancel(id string, channel any) redisexec.Request {
-	return q.replicated(q.scripts.Cancel.Request(q.all, id, channel))
+// Cancel removes tasks, [MaxGroup] at most. The IDs of those that are leased are published on the
+// channel, which is as scripts are given it.
+func (q *Queue) Cancel(ids []string, channel any) redisexec.Request {
+	return q.replicated(q.scripts.Cancel.Request(q.all, append([]any{channel}, asArguments(ids)...)...))
 }
 
 // Reschedule has a task due in d.

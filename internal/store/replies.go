@@ -62,14 +62,16 @@ func DecodeGot(value any, ids ...string) (now time.Time, found []Info, err error
 	return now, found, r.err()
 }
 
-// DecodeState reads the answer to Cancel: where the task was.
-func DecodeState(value any) (State, error) {
-	r := newReader([]any{value})
-	s := State(r.between(int64(StateAbsent), int64(StateWaiting)))
-	if r.err() != nil {
-		return StateAbsent, r.err()
+// DecodeStates reads the answer to Cancel: where each of n tasks was.
+func DecodeStates(value any, n int) ([]State, error) {
+	r, states := newReader(value), make([]State, n)
+	for i := range states {
+		states[i] = State(r.between(int64(StateAbsent), int64(StateWaiting)))
 	}
-	return s, nil
+	if r.err() != nil {
+		return nil, r.err()
+	}
+	return states, nil
 }
 
 // DecodeRescheduled reads the answer to Reschedule: whether there was such a task.

@@ -117,6 +117,8 @@ var Table = []Operation{
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.Check(ctx) }},
 	{Name: "Queue.Cancel", Needs: Due, Lost: Unknown, Replicated: true,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Cancel(ctx, f.Entry.ID) }},
+	{Name: "Queue.CancelBatch", Needs: Due, Lost: Unknown, Replicated: true,
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.CancelBatch(ctx, f.Entry.ID) }},
 	{Name: "Queue.Reschedule", Needs: Due, Lost: Unknown, Replicated: true,
 		Call: func(ctx context.Context, f *Fixture) (any, error) {
 			return f.Queue.Reschedule(ctx, f.Entry.ID, time.Hour)
