@@ -80,6 +80,79 @@ func (q *Queue) EnqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) 
 	return q.sendTasks(ctx, ts, send)
 }
 
+// Restore puts tasks into the queue as Get, List and All have shown them, of this queue or another
+// one: due when they were, with their attempts and last errors, dead letters as such. So tasks are
+// moved to another server, or brought back from a file. It returns an outcome for each: OutcomeAdded,
+// or OutcomeKept for an ID of which there is a task, in whatever state, which stays as it is.
+//
+// One that was leased is due at once, and its attempt counts. One that has to wait in its group
+// begins its attempts anew. Units are held whatever is left, as with Take.Restore.
+//
+// It takes steps, of 250 tasks or a megabyte at a time; those that wait in groups come last, so that
+// what was in play is in play again. If a step fails, the outcomes of those before are returned beside
+// the error, 0 for the others; to call it again is safe as it is for Enqueue. ErrInvalid, and nothing is
+// sent: what Enqueue refuses, a task that is done or absent, or one that was read without its payload.
+func (q *Queue) Restore(ctx context.Context, ts ...TaskInfo) ([]Outcome, error) {
+	const op = "restore"
+	tasks, err := restoredOf(ts)
+	if err := q.checkArgument(op, err); err != nil {
+		return nil, err
+	}
+	outcomes := make([]Outcome, len(ts))
+	for _, waits := range []bool{false, true} {
+		var of []int
+		var part []store.Restored
+		for i := range tasks {
+			if (ts[i].State == StateWaiting) == waits {
+				of, part = append(of, i), append(part, tasks[i])
+			}
+		}
+		some, err := queues.Restore[Outcome](ctx, q.engine, part)
+		for i, o := range some {
+			outcomes[of[i]] = o
+		}
+		if err != nil {
+			return outcomes, wrap(op, q.name, err)
+		}
+	}
+	return outcomes, nil
+}
+
+// restoredOf returns tasks as the engine restores them, or what is wrong with one.
+func restoredOf(ts []TaskInfo) ([]store.Restored, error) {
+	tasks := make([]store.Restored, len(ts))
+	for i := range ts {
+		t := &ts[i]
+		at := t.Due
+		switch {
+		case t.State == StateAbsent || t.State == StateDone || t.State > StateWaiting:
+			return nil, fmt.Errorf("%w: ts[%d]: a task that is %v cannot be restored", ErrInvalid, i, t.State)
+		case t.Omitted > 0:
+			return nil, fmt.Errorf("%w: ts[%d]: it was read without its payload", ErrInvalid, i)
+		case t.Attempt < 0 || t.Attempt > maxAttempt:
+			return nil, fmt.Errorf("%w: ts[%d]: Attempt must be 0 to %d", ErrInvalid, i, maxAttempt)
+		case t.State == StateDead:
+			at = t.DiedAt
+		case t.State == StateLeased: // it has been due since then
+			if at = t.LeasedSince; at.IsZero() {
+				at = time.Now()
+			}
+		}
+		task := Task{ID: t.ID, Kind: t.Kind, Payload: t.Payload, Header: t.Header, At: at, Take: t.Take, Group: t.Group}
+		if err := checkTask(&task, false); err != nil {
+			return nil, fmt.Errorf("ts[%d]: %w", i, err)
+		}
+		if !isTime(t.Expires) || !isTime(t.FailedAt) || at.IsZero() {
+			return nil, fmt.Errorf("%w: ts[%d]: Due, DiedAt, FailedAt and Expires must be 1970 to %d", ErrInvalid, i, store.LastTime.Year())
+		}
+		tasks[i] = store.Restored{
+			ID: t.ID, Payload: store.Pack(t.Kind, t.Header, t.Expires, t.Payload), At: store.DueAt(at), Dead: t.State == StateDead, Attempt: t.Attempt,
+			Reason: cutReason(t.Reason), Failed: t.FailedAt, Take: t.Take.draft(), Group: t.Group,
+		}
+	}
+	return tasks, nil
+}
+
 var policyNames = [...]string{"unknown", DuplicatesReplace: "replace", DuplicatesKeep: store.Keep, DuplicatesEarliest: "earliest", DuplicatesLatest: "latest", DuplicatesKeepDue: "keepdue", DuplicatesOnce: store.Once}
 
 // maxGroup is the most bytes of a task's group.

@@ -123,6 +123,24 @@ func (q *Queue) Cancel(ctx context.Context, ids []string) (states []store.State,
 	return states, nil
 }
 
+// Restore puts tasks into the queue as they were, in steps, and returns the outcomes of those in the
+// steps that came before an error.
+func Restore[O ~int](ctx context.Context, q *Queue, tasks []store.Restored) (outcomes []O, err error) {
+	for len(tasks) > 0 {
+		n, size := 1, tasks[0].Size()
+		for n < min(len(tasks), store.MaxGroup) && size+tasks[n].Size() <= store.MaxGroupBytes {
+			size += tasks[n].Size()
+			n++
+		}
+		some, err := ask(ctx, q, q.Store.Restore(tasks[:n]), func(value any) ([]O, error) { return store.DecodeRestored[O](value, n) })
+		outcomes, tasks = append(outcomes, some...), tasks[n:]
+		if err != nil {
+			return outcomes, err
+		}
+	}
+	return outcomes, nil
+}
+
 // Reschedule has a task due in d, and reports whether there was one.
 func (q *Queue) Reschedule(ctx context.Context, id string, d time.Duration) (bool, error) {
 	return ask(ctx, q, q.Store.Reschedule(id, d), store.DecodeRescheduled)

@@ -3,6 +3,8 @@ package store
 import (
 	"strconv"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/redisexec"
 )
 
 // Due is when a task is due, as scripts are given it.
@@ -204,4 +206,39 @@ func (b *Batch) endGroup() {
 func (b *Batch) arguments() []any {
 	b.endGroup()
 	return b.args
+}
+
+// Restored is a task as Restore puts it into a queue.
+type Restored struct {
+	ID, Payload string // the payload with kind, header and end: see Pack
+	At          Due    // when it is due, or has died
+	Dead        bool
+	Attempt     int
+	Reason      string    // why it is dead, or its last error
+	Failed      time.Time // when that was; zero for none
+	Take        Take
+	Group       string
+}
+
+// Size returns how many bytes it has, about.
+func (t *Restored) Size() int { return len(t.ID) + len(t.Payload) + len(t.Reason) }
+
+// Restore puts tasks into the queue as they were, [MaxGroup] at most.
+func (q *Queue) Restore(tasks []Restored) redisexec.Request {
+	args := make([]any, 0, 8*len(tasks))
+	for i := range tasks {
+		t := &tasks[i]
+		state, failed := StateScheduled, ""
+		if t.Dead {
+			state = StateDead
+		}
+		if !t.Failed.IsZero() {
+			failed = DueAt(t.Failed).Seconds()
+		}
+		args = append(args, t.ID, t.At.Seconds(), int(state), t.Attempt, t.Payload, t.Reason, failed, front(t.Take, t.Group))
+		if t.Take.Units > 0 || t.Group != "" {
+			q.holds.Store(true)
+		}
+	}
+	return q.replicated(q.scripts.Restore.Request(q.all, args...))
 }

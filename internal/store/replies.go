@@ -74,6 +74,18 @@ func DecodeStates(value any, n int) ([]State, error) {
 	return states, nil
 }
 
+// DecodeRestored reads the answer to Restore: the outcome of each of n tasks.
+func DecodeRestored[O ~int](value any, n int) ([]O, error) {
+	r, outcomes := newReader(value), make([]O, n)
+	for i := range outcomes {
+		outcomes[i] = O(r.between(1, 3))
+	}
+	if r.err() != nil {
+		return nil, r.err()
+	}
+	return outcomes, nil
+}
+
 // DecodeRescheduled reads the answer to Reschedule: whether there was such a task.
 func DecodeRescheduled(value any) (bool, error) {
 	r := newReader([]any{value})

@@ -67,6 +67,8 @@ func FuzzReplies(f *testing.F) {
 				require.True(t, s == store.StateDead || !math.IsNaN(i.Score) && !math.IsInf(i.Score, 0))
 			}
 		}
+		_, err = store.DecodeRestored[int](reply, 1)
+		errs = append(errs, err)
 		_, err = store.DecodeStates(reply, 1)
 		errs = append(errs, err)
 		_, _, err = store.AppendOutcomes([]int(nil), reply, 1)

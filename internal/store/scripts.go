@@ -17,7 +17,7 @@ type Scripts struct {
 	OfLocks, OfPermits LockScripts
 	Force, CheckLock   *redisexec.Script
 
-	Enqueue, EnqueueGroup, Take, SetStock, Stocks, Exchange, Pop, ExtendLeases, GiveBack, Bury, Revive, Drop, Cancel, Reschedule, Get, Next, Heads, Stats, List, ListWaiting, Pause, Limit, Presence, Workers, Purge, CheckQueue, Mark *redisexec.Script
+	Enqueue, EnqueueGroup, Take, SetStock, Stocks, Restore, Exchange, Pop, ExtendLeases, GiveBack, Bury, Revive, Drop, Cancel, Reschedule, Get, Next, Heads, Stats, List, ListWaiting, Pause, Limit, Presence, Workers, Purge, CheckQueue, Mark *redisexec.Script
 }
 
 // LockScripts are those that a kind of lock has of its own.
@@ -33,7 +33,7 @@ func Load(files fs.FS) *Scripts {
 		"inspect": &s.OfLocks.Inspect, "permit_inspect": &s.OfPermits.Inspect,
 		"force": &s.Force, "check_lock": &s.CheckLock,
 
-		"enqueue": &s.Enqueue, "enqueue_group": &s.EnqueueGroup, "take": &s.Take, "set_stock": &s.SetStock, "stocks": &s.Stocks, "exchange": &s.Exchange, "pop": &s.Pop, "extend_leases": &s.ExtendLeases, "giveback": &s.GiveBack,
+		"enqueue": &s.Enqueue, "enqueue_group": &s.EnqueueGroup, "take": &s.Take, "set_stock": &s.SetStock, "stocks": &s.Stocks, "restore": &s.Restore, "exchange": &s.Exchange, "pop": &s.Pop, "extend_leases": &s.ExtendLeases, "giveback": &s.GiveBack,
 		"bury": &s.Bury, "revive": &s.Revive, "drop": &s.Drop, "cancel": &s.Cancel, "reschedule": &s.Reschedule,
 		"get": &s.Get, "list": &s.List, "list_waiting": &s.ListWaiting, "stats": &s.Stats, "workers": &s.Workers, "presence": &s.Presence,
 		"next": &s.Next, "heads": &s.Heads, "pause": &s.Pause, "limit": &s.Limit,

@@ -64,7 +64,7 @@ func TestScriptsAreUsed(t *testing.T) {
 // task's place, and only what hands a task out, or shows it, reads one.
 func TestScripts_PayloadsStandApart(t *testing.T) {
 	allowed := map[string][]string{
-		`'HSET', KEYS\[2\]`:             {"enqueue.lua", "giveback.lua", "shared/batch.lua", "shared/group_new.lua", "shared/new.lua", "shared/put.lua", "take.lua"},
+		`'HSET', KEYS\[2\]`:             {"enqueue.lua", "giveback.lua", "restore.lua", "shared/batch.lua", "shared/group_new.lua", "shared/new.lua", "shared/put.lua", "take.lua"},
 		`'H[A-Z]*GET[A-Z]*', KEYS\[2\]`: {"shared/payload.lua", "shared/read.lua"},
 	}
 	for use, want := range allowed {

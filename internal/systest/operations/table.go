@@ -117,6 +117,10 @@ var Table = []Operation{
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.Check(ctx) }},
 	{Name: "Queue.Cancel", Needs: Due, Lost: Unknown, Replicated: true,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Cancel(ctx, f.Entry.ID) }},
+	{Name: "Queue.Restore", Lost: Unknown, Adds: true, Replicated: true, NoModel: "a test compares what is restored with what was there", NoChaos: "it is for the operator",
+		Call: func(ctx context.Context, f *Fixture) (any, error) {
+			return f.Queue.Restore(ctx, sluice.TaskInfo{Entry: sluice.Entry{ID: f.Entry.ID, Due: time.Now()}, State: sluice.StateDue})
+		}},
 	{Name: "Queue.CancelBatch", Needs: Due, Lost: Unknown, Replicated: true,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.CancelBatch(ctx, f.Entry.ID) }},
 	{Name: "Queue.Reschedule", Needs: Due, Lost: Unknown, Replicated: true,
