@@ -234,8 +234,25 @@ func (l *Locker) ForceUnlock(ctx context.Context, name string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	held, err := l.engine.ForceUnlock(ctx, &k.held)
+	held, err := l.engine.ForceUnlock(ctx, &k.held, "")
 	return held, wrap("force unlock", name, err)
+}
+
+// ForceUnlockFrom is ForceUnlock if the holder has given itself this label, by WithOwner; else it does
+// nothing, and returns false. So an operator who has seen a stuck owner does not take the lock from the
+// next one. Of permits, all are released if one of the holders has the label. ErrInvalid: the label is
+// empty.
+func (l *Locker) ForceUnlockFrom(ctx context.Context, name, owner string) (bool, error) {
+	const op = "force unlock from"
+	k, err := l.anyLock(op, name, nil)
+	if err != nil {
+		return false, err
+	}
+	if owner == "" {
+		return false, wrap(op, name, fmt.Errorf("%w: the owner is empty", ErrInvalid))
+	}
+	held, err := l.engine.ForceUnlock(ctx, &k.held, owner)
+	return held, wrap(op, name, err)
 }
 
 // UnlockAll releases every lock that this Locker holds, in pipelines. Their contexts end with the

@@ -1,6 +1,7 @@
 -- Releases a lock, or all permits of a name, whatever its tokens, and reserves it, or one of them, for the next in line.
 -- KEYS[1] the lock, or the permits   KEYS[2] their line
--- RETURNS the tokens that held it   an empty list: it was not held
+-- ARGV[1] the label of an owner, without whom nothing is released; '' for any holder
+-- RETURNS the tokens that held it   an empty list: it was not held, or only by others
 -- USES kinds, fence, lock_line, permits
 -- RETRY never: if the script runs twice, the second run may release the locks of the next holders.
 local holder = redis.pcall('GET', KEYS[1])
@@ -12,6 +13,11 @@ if type(holder) == 'table' then
   number = known + 1
   tokens = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. text(clock()), '+inf')
 end
+local isOwned = ARGV[1] == ''
+for _, token in ipairs(tokens) do
+  isOwned = isOwned or not isReservation(token) and #token == #ARGV[1] + 27 and string.sub(token, 1, #ARGV[1] + 1) == ARGV[1] .. ':'
+end
+if not isOwned then return {} end
 redis.call('DEL', KEYS[1])
 if number then passPermitOn(clock(), number) else passOn() end
 local holders = {}

@@ -101,14 +101,14 @@ func (e *Engine) Inspect(ctx context.Context, h *Hold) (store.Inspected, error) 
 	return store.DecodeInspected(reply.Value)
 }
 
-// ForceUnlock releases h's lock, also another caller's, and reports whether it was held. A holder
-// of this Engine has lost it then.
-func (e *Engine) ForceUnlock(ctx context.Context, h *Hold) (bool, error) {
+// ForceUnlock releases h's lock, also another caller's, and reports whether it was held: by one with
+// that label, if owner is not "". A holder of this Engine has lost it then.
+func (e *Engine) ForceUnlock(ctx context.Context, h *Hold, owner string) (bool, error) {
 	key := h.address.Key()
 	// Before, so that it is not handed over meanwhile; and after, for a lock whose
 	// acquisition is answered only now.
 	e.queues.ForbidHandOver(key)
-	reply, err := e.Executor.Run(ctx, h.address.Force())
+	reply, err := e.Executor.Run(ctx, h.address.Force(owner))
 	e.queues.ForbidHandOver(key)
 	if err != nil {
 		return false, err

@@ -243,8 +243,11 @@ func DecodeInspected(value any) (i Inspected, err error) {
 	return i, nil
 }
 
-// Force frees the lock for its holders. The answer has the tokens that did.
-func (l *Lock) Force() redisexec.Request { return spareLine(l.scripts.Force.Request(l.keys)) }
+// Force takes the lock from its holders, if one of them has that label; from any for "". The answer has
+// the tokens that held it.
+func (l *Lock) Force(owner string) redisexec.Request {
+	return spareLine(l.scripts.Force.Request(l.keys, owner))
+}
 
 // DecodeForced reads the answer to Force.
 func DecodeForced(value any) (tokens map[string]bool, err error) {

@@ -434,3 +434,33 @@ func TestLocker_AHookThatEndsItsGoroutineEndsNoOtherWork(t *testing.T) {
 			30*time.Second, time.Millisecond, "it is not released")
 	})
 }
+
+// TestLocker_ForceUnlockFromSparesOthers: only the owner that is named loses the lock, also where another
+// label begins like it, or nobody has a label.
+func TestLocker_ForceUnlockFromSparesOthers(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		ctx, name := t.Context(), redistest.Name(t)
+		l, operator := systest.NewLocker(t, s.Client(t)), systest.NewLocker(t, s.Client(t))
+		for _, opts := range [][]sluice.LockOption{nil, {sluice.WithOwner("pod-12")}, {sluice.WithOwner("pod")}, {sluice.WithPermits(2), sluice.WithOwner("pod-2")}} {
+			k, err := l.Lock(ctx, name, opts...)
+			require.NoError(t, err)
+			freed, err := operator.ForceUnlockFrom(ctx, name, "pod-1")
+			require.NoError(t, err)
+			require.False(t, freed)
+			require.NoError(t, k.Unlock(ctx), "it has the lock")
+		}
+		for _, opts := range [][]sluice.LockOption{{sluice.WithOwner("pod-1")}, {sluice.WithPermits(2), sluice.WithOwner("pod-1")}} {
+			k, err := l.Lock(ctx, name, opts...)
+			require.NoError(t, err)
+			freed, err := operator.ForceUnlockFrom(ctx, name, "pod-1")
+			require.NoError(t, err)
+			require.True(t, freed)
+			require.ErrorIs(t, k.Unlock(ctx), sluice.ErrNotHeld)
+		}
+		freed, err := operator.ForceUnlockFrom(ctx, name, "pod-1")
+		require.NoError(t, err)
+		require.False(t, freed, "it is free")
+		_, err = operator.ForceUnlockFrom(ctx, name, "")
+		require.ErrorIs(t, err, sluice.ErrInvalid)
+	})
+}

@@ -150,7 +150,7 @@ func TestScripts_AReservationIsNoHolder(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, others, info.Holders)
 		require.Equal(t, 2, info.Waiting)
-		holders := l.rdb.Eval(ctx, scripts.Force.Source(), []string{l.key, l.line}).Val()
+		holders := l.rdb.Eval(ctx, scripts.Force.Source(), []string{l.key, l.line}, "").Val()
 		require.Len(t, holders, others)
 		require.NotContains(t, l.reserved(), "a:1:500")
 		require.Empty(t, l.inLine(), "it goes to the next")

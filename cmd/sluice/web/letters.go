@@ -52,7 +52,9 @@ func (l listing) part(ctx context.Context, q *sluice.Queue, after sluice.TaskInf
 }
 
 // isNewestFirst reports whether the list begins at its end: with what died or was done last.
-func (l listing) isNewestFirst() bool { return l.State == sluice.StateDead || l.State == sluice.StateDone }
+func (l listing) isNewestFirst() bool {
+	return l.State == sluice.StateDead || l.State == sluice.StateDone
+}
 
 // search calls each with the tasks of a listing that match, until each returns false, no task is
 // left, or it has gone on for so long. last is the task behind which it goes on, nil at the end.

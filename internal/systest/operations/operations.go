@@ -144,7 +144,7 @@ func (o Operation) Prepare(t *testing.T, f *Fixture) {
 	switch o.Needs {
 	case Nothing:
 	case Held:
-		f.Lock, err = f.Locker.Lock(ctx, f.Name, sluice.WithTTL(time.Minute))
+		f.Lock, err = f.Locker.Lock(ctx, f.Name, sluice.WithTTL(time.Minute), sluice.WithOwner("holder"))
 	case HeldSet:
 		f.Set, err = f.Locker.LockAll(ctx, f.names(), sluice.WithTTL(time.Minute))
 	case Stocked:

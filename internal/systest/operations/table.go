@@ -37,6 +37,10 @@ var Table = []Operation{
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Locker.Inspect(ctx, f.Name) }},
 	{Name: "Locker.ForceUnlock", Needs: Held, Lost: Unknown, Hooks: "LockLost",
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Locker.ForceUnlock(ctx, f.Name) }},
+	{Name: "Locker.ForceUnlockFrom", Needs: Held, Lost: Unknown, Hooks: "LockLost", NoModel: "it is ForceUnlock, or nothing", NoChaos: "it is ForceUnlock, or nothing",
+		Call: func(ctx context.Context, f *Fixture) (any, error) {
+			return f.Locker.ForceUnlockFrom(ctx, f.Name, "holder")
+		}},
 	{Name: "Locker.Check", Lost: Unavailable, NoModel: aboutTheServer, NoChaos: readsOnly,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Locker.Check(ctx) }},
 	{Name: "Lock.Extend", Needs: Held, Replicated: true,
