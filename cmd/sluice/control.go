@@ -90,6 +90,52 @@ waits.`,
 	return c
 }
 
+func (a *app) drainCommand() *cobra.Command {
+	var wait time.Duration
+	c := &cobra.Command{
+		Use: "drain QUEUE...", Short: "Pause queues, and wait until no task of them is leased",
+		Long: `Pause queues, and wait until no task of them is leased: before a migration, or before a server is stopped. What is enqueued waits until
+resume. A handler that hangs keeps its lease: --wait says for how long to wait, and the queues stay paused.`,
+		Example: `  sluice drain orders mails --wait 5m
+  sluice resume orders mails`,
+		Args: usageArgs(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, end := cmd.Context(), time.Now().Add(wait)
+			return a.control(ctx, args, "drain", "drained, paused until resume", false, func(q *sluice.Queue, name string, _ sluice.Stats) error {
+				if err := q.Pause(ctx, 0); err != nil {
+					return err
+				}
+				return a.awaitNoLease(ctx, q, name, end, wait > 0)
+			})
+		},
+	}
+	c.Flags().DurationVar(&wait, "wait", 0, "for how long to wait (0: until it is so)")
+	return c
+}
+
+// drainEvery is how often drain looks.
+const drainEvery = 250 * time.Millisecond
+
+// awaitNoLease waits until no task of a queue is leased, or the time is over, if it is bounded.
+func (a *app) awaitNoLease(ctx context.Context, q *sluice.Queue, name string, end time.Time, bounded bool) error {
+	p := a.newProgress("waiting for handlers", -1)
+	defer p.end()
+	for {
+		s, err := q.Stats(ctx)
+		switch {
+		case err != nil || s.Leased == 0:
+			return err
+		case bounded && time.Now().After(end):
+			return fmt.Errorf("%s is paused, and has %s still (sluice ls %s --state leased)", show(name), inspect.Plural(s.Leased, "leased task"), show(name))
+		}
+		select {
+		case <-time.After(drainEvery):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
 func (a *app) resumeCommand() *cobra.Command {
 	var dryRun bool
 	c := &cobra.Command{

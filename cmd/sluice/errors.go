@@ -61,8 +61,8 @@ func noSuchCommand(root *cobra.Command, args []string) error {
 	return usagef("unknown command %s%s", show(args[0]), didYouMean(root, args[0]))
 }
 
-// destructive are commands that no typo leads to.
-var destructive = []string{"cancel", "drop", "purge", "unlock"}
+// destructive are commands that no typo leads to: they change what is not named again.
+var destructive = []string{"cancel", "drop", "enqueue", "import", "move", "purge", "unlock"}
 
 // didYouMean names the commands below c that are like a word, at the end of a sentence.
 func didYouMean(c *cobra.Command, word string) string {

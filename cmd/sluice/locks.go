@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -199,10 +200,12 @@ are held and by whom, and how many processes wait in line for it. How many permi
 
 func (a *app) unlockCommand() *cobra.Command {
 	var force, dryRun bool
+	var owner string
 	c := &cobra.Command{
 		Use: "unlock NAME --force", Short: "Free a lock, whichever process holds it",
 		Long: `Free a lock, whichever process holds it. The holder is not asked. It believes in the lock until it next extends or releases
-it, so that two may work at once: stop it first, unless a fence guards what it writes.`,
+it, so that two may work at once: stop it first, unless a fence guards what it writes. --if-owner frees it only while the
+owner that you have seen holds it, and not the next one.`,
 		Args: usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			lock, err := a.argument(args[0])
@@ -212,10 +215,11 @@ it, so that two may work at once: stop it first, unless a fence guards what it w
 			if !force && !dryRun {
 				return usagef("unlock frees %s without asking its holder, which may be at work: if that is meant, add --force", show(lock))
 			}
-			return a.withLocker(cmd.Context(), func(l *sluice.Locker) error { return a.unlock(cmd.Context(), l, lock, dryRun) })
+			return a.withLocker(cmd.Context(), func(l *sluice.Locker) error { return a.unlock(cmd.Context(), l, lock, owner, dryRun) })
 		},
 	}
 	c.Flags().BoolVar(&force, "force", false, "do it")
+	c.Flags().StringVar(&owner, "if-owner", "", "only if its holder calls itself so")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be done, and do nothing")
 	return c
 }
@@ -227,14 +231,22 @@ type unlockJSON struct {
 	Was    lockJSON `json:"was"`
 }
 
-func (a *app) unlock(ctx context.Context, l *sluice.Locker, lock string, dryRun bool) error {
+func (a *app) unlock(ctx context.Context, l *sluice.Locker, lock, owner string, dryRun bool) error {
 	info, held, err := inspect.Lock(ctx, l, lock)
 	if err != nil {
 		return err
 	}
+	if held && owner != "" && !slices.Contains(info.Owners, owner) {
+		return fmt.Errorf("%w: the lock %s is not held by %s, but by %s", errNotConfirmed, show(lock), show(owner), ownerText(info))
+	}
 	released := false
 	if held && !dryRun {
-		if released, err = l.ForceUnlock(ctx, lock); err != nil {
+		if owner == "" {
+			released, err = l.ForceUnlock(ctx, lock)
+		} else {
+			released, err = l.ForceUnlockFrom(ctx, lock, owner)
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -130,8 +130,8 @@ func (a *app) command(args []string) *cobra.Command {
 		}
 	}
 	add("look", a.topCommand(), a.queuesCommand(), a.workersCommand(), a.lsCommand(), a.getCommand())
-	add("tasks", a.cancelCommand(), a.runCommand(), a.delayCommand(), a.buryCommand(), a.reviveCommand(), a.dropCommand())
-	add("queues", a.pauseCommand(), a.resumeCommand(), a.limitCommand(), a.stockCommand(), a.purgeCommand())
+	add("tasks", a.cancelCommand(), a.runCommand(), a.delayCommand(), a.buryCommand(), a.reviveCommand(), a.dropCommand(), a.enqueueCommand(), a.moveCommand(), a.exportCommand(), a.importCommand())
+	add("queues", a.pauseCommand(), a.drainCommand(), a.resumeCommand(), a.limitCommand(), a.stockCommand(), a.purgeCommand())
 	add("locks", a.locksCommand(), a.lockCommand(), a.unlockCommand())
 	root.AddCommand(a.serveCommand(), a.exporterCommand(), a.aclCommand(), a.versionCommand())
 	a.completeAll(root)

@@ -74,8 +74,8 @@ func (a *app) rows(
 func (a *app) queuesCommand() *cobra.Command {
 	var wide bool
 	c := &cobra.Command{
-		Use: "queues", Aliases: []string{"stats"}, SuggestFor: []string{"queue"}, Short: "List the queues that exist, with their counts",
-		Long: `List the queues that exist, with their counts.
+		Use: "queues [NAME...]", Aliases: []string{"stats"}, SuggestFor: []string{"queue"}, Short: "List the queues that exist, or those that are named, with their counts",
+		Long: `List the queues that exist, or those that are named, with their counts.
 
 They are found by SCAN, a thousand keys at a time, on each primary. A queue that is empty leaves no
 key a day after the last task or worker, so that it is not listed. LEASED are tasks that workers
@@ -92,13 +92,12 @@ On a terminal the longest names are cut in their middle, so that the table fits;
 
 --wide shows what became of tasks, too: how many were FINISHED (by a worker or Dequeue, discarded, or taken by Pop), RETRIED (failed, and are to be tried again), BURIED, or LOST: leases that ran
 out. These counts begin at 0 after a day without work. Rates are in sluice top.`,
-		Args: usageArgs(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			rdb, err := a.connect(cmd.Context())
 			if err != nil {
 				return err
 			}
-			names, incomplete := inspect.Queues(cmd.Context(), rdb, a.options)
+			names, incomplete := a.namedOrFound(cmd.Context(), rdb, args)
 			if incomplete != nil && !errors.Is(incomplete, inspect.ErrIncomplete) {
 				return incomplete
 			}
@@ -249,4 +248,20 @@ func (a *app) argument(text string) (string, error) {
 		return text, nil
 	}
 	return unshow(text)
+}
+
+// namedOrFound returns the names of queues that are given, or of all that exist. The error may be
+// inspect.ErrIncomplete beside names.
+func (a *app) namedOrFound(ctx context.Context, rdb redis.UniversalClient, args []string) (names []string, err error) {
+	for _, arg := range args {
+		_, name, err := a.open(ctx, arg)
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, name)
+	}
+	if len(args) > 0 {
+		return names, nil
+	}
+	return inspect.Queues(ctx, rdb, a.options)
 }

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/cmd/sluice/inspect"
+)
+
+// outcomeKept is that of a task whose ID the other queue has.
+const outcomeKept outcome = "kept: the other queue has that ID"
+
+// outcomeHolds is that of a task that holds units of its queue's stock.
+const outcomeHolds outcome = "kept: it holds units of this queue's stock"
+
+func (a *app) moveCommand() *cobra.Command {
+	var to string
+	var target *sluice.Queue
+	act := action{name: "move", done: "moved", states: []sluice.State{sluice.StateDead, sluice.StateDue, sluice.StateScheduled}, many: func(ctx context.Context, q *sluice.Queue, ids ...string) (map[outcome]int, error) {
+		return move(ctx, q, target, ids)
+	}}
+	c := a.changeCommand(&cobra.Command{
+		Short: "Move dead letters, or tasks of a paused queue, to another queue",
+		Long: `Move dead letters to another queue, or tasks that are due or scheduled: as they are, with attempts, errors and reasons. A dead letter is one
+there, too: revive it there, or leave it where no worker is. What is due or scheduled is moved only while its queue is paused:
+else a worker could have begun it here, and another one there. Each task is in the other queue before it leaves its own, so that
+none is lost: a move that was interrupted is repeated.
+
+A task whose ID the other queue has stays, and so does one that holds units: the stock is its queue's.`,
+		Example: `  sluice move orders --to orders-parked --all --reason "no such customer"
+  sluice move orders --to orders-eu --all --state due,scheduled --prefix eu-`,
+	}, act, &selection{})
+	c.Flags().StringVar(&to, "to", "", "the other queue, which may be new")
+	run := c.RunE
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		ctx := cmd.Context()
+		name, err := a.argument(to)
+		if err != nil {
+			return err
+		}
+		if name == "" {
+			return usagef("--to names the queue to which they are moved")
+		}
+		rdb, err := a.connect(ctx)
+		if err != nil {
+			return err
+		}
+		if target, err = inspect.Open(rdb, name, a.options); err != nil {
+			return err
+		}
+		return run(cmd, args)
+	}
+	return c
+}
+
+// move moves tasks, and returns what became of how many.
+func move(ctx context.Context, from, to *sluice.Queue, ids []string) (became map[outcome]int, err error) {
+	if from.Name() == to.Name() {
+		return nil, usagef("--to is the queue itself")
+	}
+	became = map[outcome]int{}
+	for len(ids) > 0 {
+		part := ids[:min(pageSize, len(ids))]
+		ids = ids[len(part):]
+		if err := movePart(ctx, from, to, part, became); err != nil {
+			return became, err
+		}
+	}
+	return became, nil
+}
+
+func movePart(ctx context.Context, from, to *sluice.Queue, ids []string, became map[outcome]int) error {
+	tasks, err := getAll(ctx, from, ids)
+	if err != nil {
+		return err
+	}
+	var movable []sluice.TaskInfo
+	for _, t := range tasks {
+		switch {
+		case t.State == sluice.StateDead, t.State == sluice.StateDue, t.State == sluice.StateScheduled:
+			if t.Take.Units == 0 {
+				movable = append(movable, t)
+				continue
+			}
+			became[outcomeHolds]++
+		}
+	}
+	if len(movable) == 0 {
+		return nil
+	}
+	if err := mayMove(ctx, from, movable); err != nil {
+		return err
+	}
+	outcomes, err := to.Restore(ctx, movable...)
+	for i, o := range outcomes {
+		if o == sluice.OutcomeKept {
+			became[outcomeKept]++
+		}
+		if o != sluice.OutcomeAdded {
+			continue
+		}
+		moved, failed := leave(ctx, from, to, movable[i])
+		if moved {
+			became[outcomeDone]++
+		}
+		if failed != nil {
+			return errors.Join(err, failed)
+		}
+	}
+	return err
+}
+
+// mayMove refuses to move what a worker may take meanwhile.
+func mayMove(ctx context.Context, q *sluice.Queue, tasks []sluice.TaskInfo) error {
+	s, err := q.Stats(ctx)
+	if err != nil || s.Paused {
+		return err
+	}
+	for _, t := range tasks {
+		if t.State != sluice.StateDead {
+			return fmt.Errorf("%w: the queue %s hands tasks out: pause it, move, and resume it", errNotConfirmed, show(q.Name()))
+		}
+	}
+	return nil
+}
+
+// leave takes a task out of its queue, that is in the other one by now. One that has changed meanwhile stays, and
+// is taken out of the other one again.
+func leave(ctx context.Context, from, to *sluice.Queue, t sluice.TaskInfo) (moved bool, err error) {
+	if t.State == sluice.StateDead {
+		n, err := from.Drop(ctx, t.ID)
+		if moved = n == 1; moved || err != nil {
+			return moved, err
+		}
+	} else if err := from.Dequeue(ctx, t.Entry); err == nil || !errors.Is(err, sluice.ErrStale) {
+		return err == nil, err
+	}
+	_, err = to.Cancel(ctx, t.ID)
+	return false, err
+}
+
+// getAll returns the tasks with some IDs that are there, with their payloads.
+func getAll(ctx context.Context, q *sluice.Queue, ids []string) (found []sluice.TaskInfo, err error) {
+	tasks := make([]sluice.TaskInfo, len(ids))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(bulkAtOnce)
+	for i, id := range ids {
+		group.Go(func() error { // it ends with its reply; Wait waits for it
+			t, err := q.Get(ctx, id)
+			if errors.Is(err, sluice.ErrNotFound) {
+				return nil
+			}
+			tasks[i] = t
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	for _, t := range tasks {
+		if t.State != sluice.StateAbsent {
+			found = append(found, t)
+		}
+	}
+	return found, nil
+}

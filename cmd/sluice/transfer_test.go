@@ -1,0 +1,209 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+)
+
+// mixed fills a queue with tasks in each state, with texts of any bytes.
+func (s stage) mixed(q *sluice.Queue) {
+	s.Helper()
+	ctx := s.Context()
+	require.NoError(s, q.SetStock(ctx, "ph\xfene", 100))
+	for i := range 40 {
+		t := sluice.Task{ID: fmt.Sprintf("t%02d", i), Kind: "k", Payload: []byte(`{"a":"<b>"}`), Header: map[string]string{"x": "y"}}
+		switch i % 4 {
+		case 1:
+			t.ID, t.Kind, t.Payload = t.ID+"\xff\x00\n", "k\xfe", []byte("\x00\xff")
+			t.Header = map[string]string{"h\xff": "v\xfe", "a": "b"}
+		case 2:
+			t.Group, t.Payload = "g\xff", nil
+		case 3:
+			t.Take, t.Expires = sluice.Take{Item: "ph\xfene", Units: 2}, time.Now().Add(time.Hour)
+		}
+		if i >= 30 {
+			t.Delay = 30 * time.Minute
+		}
+		_, err := q.Enqueue(ctx, t)
+		require.NoError(s, err)
+	}
+	es, err := q.Claim(ctx, 12, time.Hour)
+	require.NoError(s, err)
+	require.NoError(s, q.Bury(ctx, "dial tcp: refused", es[:5]...))
+	require.NoError(s, q.Retry(ctx, time.Hour, "timeout", es[5:]...))
+}
+
+// TestExport_ImportIsAnExactRoundTrip: what is exported of a queue, imported and exported again is the same, byte by byte
+// but for the order of lines.
+func TestExport_ImportIsAnExactRoundTrip(t *testing.T) {
+	s := newStage(t)
+	q := s.queue("orders")
+	s.mixed(q)
+	lines := func() []string {
+		all := strings.Split(strings.TrimSpace(s.ok("export", "orders")), "\n")
+		slices.Sort(all)
+		return all
+	}
+	want := lines()
+	require.Len(t, want, 40)
+	file := filepath.Join(t.TempDir(), "orders.jsonl")
+	require.NoError(t, os.WriteFile(file, []byte(s.ok("export", "--match", "ord*")), 0o600))
+	require.NoError(t, q.Purge(t.Context()))
+	require.Contains(t, s.ok("import", file, "--dry-run"), "40 tasks would be imported")
+	require.Empty(t, s.ok("export", "orders"))
+	require.Contains(t, s.ok("import", file), "40 tasks imported")
+	require.Equal(t, want, lines())
+	require.Contains(t, s.ok("import", file), "0 tasks imported; 40 kept")
+	require.Equal(t, want, lines())
+	info, err := q.Stock(t.Context(), "ph\xfene")
+	require.NoError(t, err)
+	require.EqualValues(t, 20, info.Held)
+
+	s.input = s.ok("export", "orders", "--state", "dead")
+	require.Contains(t, s.ok("import", "-", "--to", "parked"), "5 tasks imported")
+	require.Len(t, strings.Split(strings.TrimSpace(s.ok("export", "parked")), "\n"), 5)
+}
+
+// TestImport_AWrongLine: what stands before it is imported, its number is said, and none of its text, which may be a payload.
+func TestImport_AWrongLine(t *testing.T) {
+	s := newStage(t)
+	good := `{"queue":"orders","id":"a","state":"due","at":"2026-01-31T12:00:00Z"}` + "\n"
+	for _, wrong := range []string{
+		`secret`, `{"id":"b","secret":1}`, `{"queue":"orders","id":5,"state":"due","payload":"secret"}`, `{"queue":"orders","id":"b","state":"secret"}`,
+		`{"queue":"orders","id":"b","state":"due","payload_base64":"secret%"}`, `{"queue":"orders","id":"b","state":"due"}`, `{"queue":"orders","id":"b","state":"done","at":"2026-01-31T12:00:00Z"}`,
+	} {
+		require.NoError(t, s.rdb.FlushAll(t.Context()).Err())
+		s.input = good + "\n" + wrong + "\n" + strings.ReplaceAll(good, `"a"`, `"c"`)
+		got := s.run("import", "-")
+		require.Equal(t, exitUsage, got.code, "%s: %s", wrong, got.err)
+		if !strings.Contains(wrong, `"state":"secret"`) && !strings.Contains(wrong, `"secret":1`) {
+			require.NotContains(t, got.err, "secret", wrong)
+		}
+		require.Contains(t, s.ok("queues", "orders"), "orders", wrong)
+		require.LessOrEqual(t, s.rdb.ZCard(t.Context(), "Queue:orders").Val(), int64(1), wrong)
+	}
+	require.Equal(t, exitUsage, s.run("import", "/nowhere").code)
+}
+
+// TestExport_IsWholeOrFails: a disk that is full is no success.
+func TestExport_IsWholeOrFails(t *testing.T) {
+	s := newStage(t)
+	s.mixed(s.queue("orders"))
+	var errOut bytes.Buffer
+	a := &app{in: strings.NewReader(""), out: &output{Writer: full{}}, errOut: &errOut, lookupEnv: func(name string) (string, bool) { v, ok := s.env[name]; return v, ok }}
+	require.Equal(t, exitFailed, a.run(t.Context(), []string{"export", "orders"}))
+}
+
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, os.ErrClosed }
+
+// TestMove_TasksAsTheyAre: dead letters at once, others only from a paused queue; what holds units, and what the other queue has,
+// stays.
+func TestMove_TasksAsTheyAre(t *testing.T) {
+	s := newStage(t)
+	ctx := t.Context()
+	from, to := s.queue("orders"), s.queue("parked")
+	s.mixed(from)
+	before, err := from.Stats(ctx)
+	require.NoError(t, err)
+	want, err := from.List(ctx, sluice.StateDead, sluice.TaskInfo{}, 10)
+	require.NoError(t, err)
+	kept, held := 0, 0
+	for i, d := range want {
+		if d.Take.Units > 0 {
+			held++
+		} else if kept == 0 {
+			kept = i + 1
+			_, err := to.Enqueue(ctx, sluice.Task{ID: d.ID, Delay: time.Hour})
+			require.NoError(t, err)
+		}
+	}
+	var got resultJSON
+	s.json(exitOK, &got, "move", "orders", "--to", "parked", "--all", "--yes")
+	moved := 5 - held - 1
+	require.Equal(t, map[string]int{"done": moved, string(outcomeKept): 1, string(outcomeHolds): held}, got.Outcomes)
+	there, err := to.List(ctx, sluice.StateDead, sluice.TaskInfo{}, 10)
+	require.NoError(t, err)
+	require.Len(t, there, moved)
+	for _, d := range there {
+		i := slices.IndexFunc(want, func(w sluice.TaskInfo) bool { return w.ID == d.ID })
+		require.Equal(t, want[i], d)
+	}
+	due := []string{"move", "orders", "--to", "parked", "--all", "--state", "due,scheduled", "--yes"}
+	require.Equal(t, exitNotConfirmed, s.run(due...).code, "it is not paused")
+	require.NoError(t, from.Pause(ctx, 0))
+	s.json(exitOK, &got, due...)
+	after, err := from.Stats(ctx)
+	require.NoError(t, err)
+	require.Positive(t, got.Outcomes["done"])
+	other, err := to.Stats(ctx)
+	require.NoError(t, err)
+	require.Equal(t, before.Due+before.Scheduled+before.GroupWaiting+1, after.Due+after.Scheduled+after.GroupWaiting+other.Due+other.Scheduled+other.GroupWaiting, "none is lost, and none is twice")
+	require.Equal(t, exitUsage, s.run("move", "orders", "--all", "--yes").code)
+	require.Equal(t, exitUsage, s.run("move", "orders", "--to", "orders", "--all", "--yes").code)
+}
+
+// TestEnqueue_OneTask, and none twice.
+func TestEnqueue_OneTask(t *testing.T) {
+	s := newStage(t)
+	require.Contains(t, s.ok("enqueue", "orders", "a", "--kind", "mail", "--payload", "body", "--header", "k=v=w", "--delay", "1h"), "a: added")
+	got, err := s.queue("orders").Get(t.Context(), "a")
+	require.NoError(t, err)
+	require.Equal(t, []any{"mail", "body", map[string]string{"k": "v=w"}, sluice.StateScheduled}, []any{got.Kind, string(got.Payload), got.Header, got.State})
+	require.Equal(t, exitNotConfirmed, s.run("enqueue", "orders", "a").code)
+	s.input = "\x00\xff"
+	var j enqueueJSON
+	s.json(exitOK, &j, "enqueue", "orders", "--payload-file", "-")
+	got, err = s.queue("orders").Get(t.Context(), j.ID)
+	require.NoError(t, err)
+	require.Equal(t, "\x00\xff", string(got.Payload))
+	for _, wrong := range [][]string{{"--at", "soon"}, {"--header", "x"}, {"--payload", "a", "--payload-file", "b"}, {"--payload-file", "/nowhere"}} {
+		require.Equal(t, exitUsage, s.run(append([]string{"enqueue", "orders", "b"}, wrong...)...).code, wrong)
+	}
+}
+
+// TestDrain_WaitsForTheLastLease, or for so long, and leaves the queue paused.
+func TestDrain_WaitsForTheLastLease(t *testing.T) {
+	s := newStage(t)
+	q := s.queue("orders")
+	s.fill(q)
+	got := s.run("drain", "orders", "--wait", "300ms")
+	require.Equal(t, exitFailed, got.code)
+	require.Contains(t, got.err, "1 leased task still")
+	stats, err := q.Stats(t.Context())
+	require.NoError(t, err)
+	require.True(t, stats.Paused)
+	ended := make(chan string, 1)
+	go func() { ended <- s.ok("drain", "orders") }() // it ends below
+	require.Never(t, func() bool { return len(ended) > 0 }, 600*time.Millisecond, 50*time.Millisecond)
+	_, err = q.Cancel(t.Context(), "leased-1")
+	require.NoError(t, err)
+	require.Contains(t, <-ended, "drained, paused until resume")
+}
+
+// TestUnlock_OnlyIfThatOwnerHoldsIt.
+func TestUnlock_OnlyIfThatOwnerHoldsIt(t *testing.T) {
+	s := newStage(t)
+	l, err := sluice.NewLocker(s.rdb)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	k, err := l.Lock(t.Context(), "report", sluice.WithOwner("pod-2"))
+	require.NoError(t, err)
+	got := s.run("unlock", "report", "--force", "--if-owner", "pod-1")
+	require.Equal(t, exitNotConfirmed, got.code)
+	require.Contains(t, got.err, "pod-2")
+	require.True(t, k.Valid())
+	require.Contains(t, s.ok("unlock", "report", "--force", "--if-owner", "pod-2"), "freed")
+	require.ErrorIs(t, k.Unlock(t.Context()), sluice.ErrNotHeld)
+}
