@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -40,8 +41,10 @@ func (a *app) changeAll(ctx context.Context, act action, s selection, args []str
 		return fmt.Errorf("%w; with --all it has to be said", err)
 	case s.limit < 1 || s.limit > 10_000_000:
 		return usagef("--limit is 1 to 10 million")
-	case s.rate < 0:
-		return usagef("--rate is a number of tasks a second")
+	}
+	rate, err := strconv.Atoi(strings.TrimSuffix(cmp.Or(s.rate, "0"), "/s"))
+	if err != nil || rate < 0 {
+		return usagef("--rate is a number of tasks a second, such as 50 or 50/s")
 	}
 	for _, state := range states {
 		if len(act.states) > 0 && !slices.Contains(act.states, state) {
@@ -81,7 +84,7 @@ func (a *app) changeAll(ctx context.Context, act action, s selection, args []str
 	if err := a.ask(ctx, act.name, what, b, s); err != nil {
 		return err
 	}
-	failed := a.carryOut(ctx, act, b, s.rate, t)
+	failed := a.carryOut(ctx, act, b, rate, t)
 	if !a.json {
 		_, _ = fmt.Fprintf(a.out, "%s %s of %s%s\n", act.done, inspect.Count(int64(t.done())), inspect.Count(int64(b.total)), t.details())
 	}

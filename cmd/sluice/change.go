@@ -24,7 +24,7 @@ type selection struct {
 	dryRun  bool
 	yes     bool
 	confirm int64
-	rate    int
+	rate    string
 }
 
 // action is what a command does with tasks.
@@ -53,7 +53,7 @@ const (
 func (s *selection) addTo(f *pflag.FlagSet, states []sluice.State) {
 	f.BoolVar(&s.all, "all", false, "all tasks that are in the state and match, instead of IDs; their number is asked back")
 	if len(states) != 1 {
-		usage := "with --all: due, scheduled, leased, dead, done or waiting; or several of them, as dead,due"
+		usage := "with --all: due, scheduled, leased, dead, done or waiting; several of them, as dead,due; or any, which is all but done"
 		if len(states) > 0 {
 			usage = fmt.Sprintf("with --all: due, scheduled or leased, or several of them (%s if not given)", states[0])
 		}
@@ -61,7 +61,7 @@ func (s *selection) addTo(f *pflag.FlagSet, states []sluice.State) {
 	}
 	s.targets.addTo(f, "with --all: ")
 	s.filter.addTo(f, "with --all: ")
-	f.IntVar(&s.rate, "rate", 0, "with --all: this many tasks a second at the most (0: as fast as it goes)")
+	f.StringVar(&s.rate, "rate", "", "with --all: this many tasks a second at the most, 50 or 50/s (as fast as it goes if not given)")
 	f.IntVar(&s.limit, "limit", 1_000_000, "with --all: only the first so many")
 	f.BoolVar(&s.dryRun, "dry-run", false, "say what would be done, and do nothing")
 	f.BoolVar(&s.yes, "yes", false, "with --all: ask nothing")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -102,6 +103,9 @@ resume. A handler that hangs keeps its lease: --wait says for how long to wait, 
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, end := cmd.Context(), time.Now().Add(wait)
 			return a.control(ctx, args, "drain", "drained, paused until resume", false, func(q *sluice.Queue, name string, _ sluice.Stats) error {
+				if exists, err := inspect.Exists(ctx, a.rdb, name, a.options); err != nil || !exists {
+					return cmp.Or(err, fmt.Errorf("%w: there is no queue %s, so nothing was drained", errNotFound, show(name)))
+				}
 				if err := q.Pause(ctx, 0); err != nil {
 					return err
 				}

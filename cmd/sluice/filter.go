@@ -60,6 +60,8 @@ func (f *filter) check(s sluice.State) error {
 		return usagef("--reason is not for tasks that are done: why they failed before is not kept")
 	case s == sluice.StateDone && f.Kind != "":
 		return usagef("--kind is not for tasks that are done: it is not kept")
+	case s == sluice.StateDone && f.Group != "":
+		return usagef("--group is not for tasks that are done: it is not kept; their IDs are (--prefix, --contains)")
 	case s != sluice.StateLeased && f.Worker != "":
 		return usagef("--worker is for tasks that are leased: no other has one")
 	case s == sluice.StateWaiting && f.newest:
@@ -122,12 +124,17 @@ func (t *targets) addTo(flags *pflag.FlagSet, when string) {
 	flags.StringVar(&t.match, "match", "", when+"all queues whose names match, instead of one: * is any text without a /, ? one character")
 }
 
-// states returns the states that are given, of those that are allowed; first, if none is, and there is one.
+// states returns the states that are given; the first of those that are allowed, if none is. "any" is each but
+// done.
 func (t *targets) states(allowed []sluice.State) (states []sluice.State, err error) {
 	if t.state == "" && len(allowed) > 0 {
 		return allowed[:1], nil
 	}
-	for _, name := range strings.Split(t.state, ",") {
+	names := strings.Split(t.state, ",")
+	if t.state == "any" {
+		names = []string{"due", "scheduled", "leased", "dead", "waiting"}
+	}
+	for _, name := range names {
 		state, err := stateNamed(strings.TrimSpace(name))
 		if err != nil {
 			return nil, err

@@ -212,6 +212,9 @@ owner that you have seen holds it, and not the next one.`,
 			if err != nil {
 				return err
 			}
+			if cmd.Flags().Changed("if-owner") && owner == "" {
+				return usagef("--if-owner names the owner from which it is taken: it is empty")
+			}
 			if !force && !dryRun {
 				return usagef("unlock frees %s without asking its holder, which may be at work: if that is meant, add --force", show(lock))
 			}

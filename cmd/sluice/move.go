@@ -81,8 +81,8 @@ func movePart(ctx context.Context, from, to *sluice.Queue, ids []string, became 
 	}
 	var movable []sluice.TaskInfo
 	for _, t := range tasks {
-		switch {
-		case t.State == sluice.StateDead, t.State == sluice.StateDue, t.State == sluice.StateScheduled:
+		switch t.State {
+		case sluice.StateDead, sluice.StateDue, sluice.StateScheduled:
 			if t.Take.Units == 0 {
 				movable = append(movable, t)
 				continue

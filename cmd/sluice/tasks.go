@@ -187,8 +187,8 @@ Waiting are those that wait in their groups until others are done. They come by 
 		RunE: func(cmd *cobra.Command, args []string) error { return a.ls(cmd.Context(), args, o) },
 	}
 	f := c.Flags()
-	f.StringVar(&o.state, "state", "due", "due, scheduled, leased, dead, done or waiting; or several of them, as dead,due")
-	o.targets.addTo(f, "")
+	f.StringVar(&o.state, "state", "due", "due, scheduled, leased, dead, done or waiting; several of them, as dead,due; or any, which is all but done")
+	o.addTo(f, "")
 	o.filter.addTo(f, "")
 	f.IntVar(&o.limit, "limit", 100, "how many tasks to show, 1 to 10000")
 	f.IntVar(&o.maxLook, "max-look", 1_000_000, "how many tasks to look at for those that match, at the most")

@@ -185,7 +185,7 @@ changes meanwhile: pause it first, and its leased tasks end. The lines hold payl
 		},
 	}
 	c.Flags().StringVar(&o.state, "state", "", "due, scheduled, leased, dead or waiting, or several of them (all if not given)")
-	o.targets.addTo(c.Flags(), "")
+	o.addTo(c.Flags(), "")
 	o.filter.addTo(c.Flags(), "")
 	return c
 }

@@ -207,3 +207,17 @@ func TestUnlock_OnlyIfThatOwnerHoldsIt(t *testing.T) {
 	require.Contains(t, s.ok("unlock", "report", "--force", "--if-owner", "pod-2"), "freed")
 	require.ErrorIs(t, k.Unlock(t.Context()), sluice.ErrNotHeld)
 }
+
+// TestUnlock_AnEmptyOwnerIsAMistake: a script whose variable is not set frees nothing.
+func TestUnlock_AnEmptyOwnerIsAMistake(t *testing.T) {
+	s := newStage(t)
+	l, err := sluice.NewLocker(s.rdb)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	k, err := l.Lock(t.Context(), "report", sluice.WithOwner("pod-2"))
+	require.NoError(t, err)
+	require.Equal(t, exitUsage, s.run("unlock", "report", "--force", "--if-owner", "").code)
+	require.NoError(t, k.Unlock(t.Context()))
+	require.Equal(t, exitNotFound, s.run("drain", "no-such-queue", "--wait", "1s").code)
+	require.Equal(t, exitUsage, s.run("cancel", "orders", "--all", "--state", "done", "--group", "acme").code)
+}
