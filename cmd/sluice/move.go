@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -29,7 +30,8 @@ func (a *app) moveCommand() *cobra.Command {
 		Long: `Move dead letters to another queue, or tasks that are due or scheduled: as they are, with attempts, errors and reasons. A dead letter is one
 there, too: revive it there, or leave it where no worker is. What is due or scheduled is moved only while its queue is paused:
 else a worker could have begun it here, and another one there. Each task is in the other queue before it leaves its own, so that
-none is lost: a move that was interrupted is repeated.
+none is lost: a move that was interrupted is repeated, and takes away what it has left in both. Stop what enqueues and buries
+the same IDs meanwhile: a dead letter is known by its ID alone.
 
 A task whose ID the other queue has stays, and so does one that holds units: the stock is its queue's.`,
 		Example: `  sluice move orders --to orders-parked --all --reason "no such customer"
@@ -99,9 +101,15 @@ func movePart(ctx context.Context, from, to *sluice.Queue, ids []string, became 
 	outcomes, err := to.Restore(ctx, movable...)
 	for i, o := range outcomes {
 		if o == sluice.OutcomeKept {
-			became[outcomeKept]++
-		}
-		if o != sluice.OutcomeAdded {
+			same, failed := isThere(ctx, to, movable[i])
+			if failed != nil {
+				return errors.Join(err, failed)
+			}
+			if !same {
+				became[outcomeKept]++
+				continue
+			}
+		} else if o != sluice.OutcomeAdded {
 			continue
 		}
 		moved, failed := leave(ctx, from, to, movable[i])
@@ -115,15 +123,24 @@ func movePart(ctx context.Context, from, to *sluice.Queue, ids []string, became 
 	return err
 }
 
+// isThere reports whether a queue has a task just as it is: a move that was interrupted has put it there.
+func isThere(ctx context.Context, q *sluice.Queue, t sluice.TaskInfo) (bool, error) {
+	other, err := q.Get(ctx, t.ID)
+	if errors.Is(err, sluice.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil && reflect.DeepEqual(lineOf("", t), lineOf("", other)), err
+}
+
 // mayMove refuses to move what a worker may take meanwhile.
 func mayMove(ctx context.Context, q *sluice.Queue, tasks []sluice.TaskInfo) error {
 	s, err := q.Stats(ctx)
-	if err != nil || s.Paused {
+	if err != nil || s.Paused && s.PausedUntil.IsZero() { // a pause with an end may end meanwhile
 		return err
 	}
 	for _, t := range tasks {
 		if t.State != sluice.StateDead {
-			return fmt.Errorf("%w: the queue %s hands tasks out: pause it, move, and resume it", errNotConfirmed, show(q.Name()))
+			return fmt.Errorf("%w: the queue %s hands tasks out: pause it (without --for), move, and resume it", errNotConfirmed, show(q.Name()))
 		}
 	}
 	return nil

@@ -151,6 +151,19 @@ func TestMove_TasksAsTheyAre(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, before.Due+before.Scheduled+before.GroupWaiting+1, after.Due+after.Scheduled+after.GroupWaiting+other.Due+other.Scheduled+other.GroupWaiting, "none is lost, and none is twice")
 	require.Equal(t, exitUsage, s.run("move", "orders", "--all", "--yes").code)
+
+	// What an interrupted move has left in both queues is in one after the next.
+	s.input = s.ok("export", "parked", "--state", "dead", "--prefix", there[0].ID)
+	require.Contains(t, s.ok("import", "-", "--to", "orders"), "1 task imported")
+	got = resultJSON{}
+	s.json(exitOK, &got, "move", "orders", "--to", "parked", "--all", "--prefix", there[0].ID, "--yes")
+	require.Equal(t, map[string]int{"done": 1}, got.Outcomes)
+	_, err = from.Get(ctx, there[0].ID)
+	require.ErrorIs(t, err, sluice.ErrNotFound)
+	require.NoError(t, from.Pause(ctx, time.Hour))
+	_, err = from.Enqueue(ctx, sluice.Task{ID: "later"})
+	require.NoError(t, err)
+	require.Equal(t, exitNotConfirmed, s.run("move", "orders", "later", "--to", "parked").code, "the pause may end meanwhile")
 	require.Equal(t, exitUsage, s.run("move", "orders", "--to", "orders", "--all", "--yes").code)
 }
 
