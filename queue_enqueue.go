@@ -83,7 +83,8 @@ func (q *Queue) EnqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) 
 // Restore puts tasks into the queue as Get, List and All have shown them, of this queue or another
 // one: due when they were, with their attempts and last errors, dead letters as such. So tasks are
 // moved to another server, or brought back from a file. It returns an outcome for each: OutcomeAdded,
-// or OutcomeKept for an ID of which there is a task, in whatever state, which stays as it is.
+// OutcomeKept for an ID of which there is a task, which stays as it is, or OutcomeDone for one that
+// is done and remembered. It ignores WithMaxTasks.
 //
 // One that was leased is due at once, and its attempt counts. One that has to wait in its group
 // begins its attempts anew. Units are held whatever is left, as with Take.Restore.

@@ -26,7 +26,8 @@ import (
 // or goes between two pages. One whose lease is extended meanwhile may be listed again.
 //
 // What the library has not written is left out, except of the dead letters, as is a version that
-// waits behind a lease that has run out: the next Claim puts it where it belongs.
+// waits behind a lease that has run out: the next Claim puts it where it belongs. All and Peek show it
+// if it is due.
 //
 // Opts say which payloads are read. More than 250, or a megabyte of what is read, take several
 // steps, and of the scheduled ones each thousand leased ones that are due between them are a step.
@@ -64,6 +65,9 @@ func (q *Queue) listed(ctx context.Context, op string, s State, after TaskInfo, 
 		l, err := checkList(s, after, opts)
 		err = q.checkArgument(op, err)
 		if err == nil {
+			if op == "all" {
+				l.Moves = "moves" // its pages end where the server says, and not at a task's own place
+			}
 			for i, failed := range q.engine.List(ctx, l, cursorOf(s, after), n) {
 				if failed != nil {
 					err = wrap(op, q.name, failed)

@@ -204,7 +204,7 @@ func TestCluster(t *testing.T) {
 }
 
 // TestCluster_IsFoundOut: a node that is named alone shows the queues and locks of all, whichever it
-// is, and whoever asks.
+// is, and for each user.
 func TestCluster_IsFoundOut(t *testing.T) {
 	c := redistest.StartCluster(t)
 	rdb := c.Client(t)

@@ -94,7 +94,7 @@ func readUsers(path string) (guard, error) {
 		return nil, usageError{fmt.Errorf("--users: %w", err)}
 	}
 	if len(u.hashes) == 0 {
-		return nil, usagef("--users: the file names nobody")
+		return nil, usagef("--users: the file names no user")
 	}
 	return u.ask, nil
 }

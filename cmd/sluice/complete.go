@@ -20,8 +20,8 @@ const (
 	mostOffered = 100
 )
 
-// harmless are the names that are offered. Bash expands what it is offered: a queue that somebody has
-// called $(…) would be run as a command by whoever presses the tabulator.
+// harmless are the names that are offered. Bash expands what it is offered: a queue that is
+// called $(…) would be run as a command when the operator presses the tabulator.
 var harmless = regexp.MustCompile(`^[\pL\pN_.:@%+,=/][\pL\pN_.:@%+,=/-]*$`)
 
 // completeAll has the shell complete queues, IDs and states of all commands whose usage has them.

@@ -128,7 +128,7 @@ OpenTelemetry's exporter gives to what sluiceotel observes, for all queues that 
 	return c
 }
 
-// check checks the settings, and returns who may ask; nil for anybody.
+// check checks the settings, and returns who may ask; nil for every visitor.
 func (l *listening) check() (guard, error) {
 	if _, _, err := net.SplitHostPort(l.addr); err != nil {
 		return nil, usagef("--addr is HOST:PORT, such as 127.0.0.1:8080")

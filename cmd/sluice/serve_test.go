@@ -166,7 +166,7 @@ func TestServe_TellsMachines(t *testing.T) {
 	}
 }
 
-// TestServe_Users: who has no password sees nothing but the health; the log of changes names the user, and nobody's
+// TestServe_Users: a visitor without a password sees the health alone; the log of changes names the user, and no
 // password.
 func TestServe_Users(t *testing.T) {
 	s := newStage(t)
@@ -213,7 +213,7 @@ func TestServe_Users(t *testing.T) {
 	require.NotContains(t, errOut.String(), "correct horse")
 }
 
-// TestServe_UserHeader: a proxy names the user; without it nobody is let in.
+// TestServe_UserHeader: a proxy names the user; without one no visitor is let in.
 func TestServe_UserHeader(t *testing.T) {
 	s := newStage(t)
 	s.reset()
@@ -227,7 +227,7 @@ func TestServe_UserHeader(t *testing.T) {
 // TestServe_WrongUsers: what is no file of users starts no server, and shows none of its lines.
 func TestServe_WrongUsers(t *testing.T) {
 	s := newStage(t)
-	for _, text := range []string{"", "# nobody\n", "anna:secret\n", "secret\n", ":secret\n", "anna:{SHA}secret=\n"} {
+	for _, text := range []string{"", "# no user\n", "anna:secret\n", "secret\n", ":secret\n", "anna:{SHA}secret=\n"} {
 		file := filepath.Join(t.TempDir(), "users")
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 		r := s.run("serve", "--addr", "127.0.0.1:0", "--users", file)

@@ -33,17 +33,17 @@ keep() {
 }
 
 # Go stamps the commit into the binary, "sluice version" prints it.
-mkdir -p "$temp/root/etc/ssl/certs" "$temp/image/blobs/sha256"
-CGO_ENABLED=0 GOOS=linux GOARCH=$arch go build -C cmd/sluice -buildvcs=auto -trimpath -ldflags='-s -w -buildid=' -o "$temp/root/sluice" .
-version=$(go version -m "$temp/root/sluice" | awk '$1 == "mod" { print $3 }')
+mkdir -p "$temp/rootfs/etc/ssl/certs" "$temp/image/blobs/sha256"
+CGO_ENABLED=0 GOOS=linux GOARCH=$arch go build -C cmd/sluice -buildvcs=auto -trimpath -ldflags='-s -w -buildid=' -o "$temp/rootfs/sluice" .
+version=$(go version -m "$temp/rootfs/sluice" | awk '$1 == "mod" { print $3 }')
 if [[ -r $authorities ]]; then
-  cp "$authorities" "$temp/root/etc/ssl/certs/ca-certificates.crt"
+  cp "$authorities" "$temp/rootfs/etc/ssl/certs/ca-certificates.crt"
 else
   echo "no certificates in $authorities: rediss:// will need --tls-ca" >&2
 fi
-chmod -R u=rwX,go=rX "$temp/root" # whatever the umask is
+chmod -R u=rwX,go=rX "$temp/rootfs" # whatever the umask is
 
-pack "$temp/root" >"$temp/layer"
+pack "$temp/rootfs" >"$temp/layer"
 layer_size=$(stat -c %s "$temp/layer")
 layer=$(keep "$temp/layer")
 created=$(date -u -d "@$epoch" +%Y-%m-%dT%H:%M:%SZ)

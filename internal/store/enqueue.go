@@ -225,7 +225,7 @@ func (t *Restored) Size() int { return len(t.ID) + len(t.Payload) + len(t.Reason
 
 // Restore puts tasks into the queue as they were, [MaxGroup] at most.
 func (q *Queue) Restore(tasks []Restored) redisexec.Request {
-	args := make([]any, 0, 8*len(tasks))
+	args := append(make([]any, 0, 1+8*len(tasks)), Duration(q.options.Retention))
 	for i := range tasks {
 		t := &tasks[i]
 		state, failed := StateScheduled, ""

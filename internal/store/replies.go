@@ -78,7 +78,7 @@ func DecodeStates(value any, n int) ([]State, error) {
 func DecodeRestored[O ~int](value any, n int) ([]O, error) {
 	r, outcomes := newReader(value), make([]O, n)
 	for i := range outcomes {
-		outcomes[i] = O(r.between(1, 3))
+		outcomes[i] = O(r.between(1, 5))
 	}
 	if r.err() != nil {
 		return nil, r.err()

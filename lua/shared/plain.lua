@@ -1,8 +1,8 @@
 -- DEFINES n, limit, leaseEnd, ids, groups, discards, finish, needLease, lease, moreThan, lookOut
--- USES unpack, rights, prelude, receipts, queue_idle, wake, queue_place, read, limits, freed, failure, tally, done, state
+-- USES unpack, rights, prelude, receipts, queue_idle, wake, queue_place, read, limits, freed, failure, tally, leases, done, state
 -- For exchange, with its arguments; it runs before fields.lua. It deals with plain
--- tasks: leased without an extension and without a waiting version, or due and not claimed
--- since they were enqueued or given back. These are most of a busy worker's. Its two
+-- tasks: to be finished and leased without an extension and without a waiting version, or due and not
+-- claimed since they were enqueued or given back. These are most of a busy worker's. Its two
 -- patterns only tell plain fields from others. To return here
 -- saves the server the functions that follow, texts of scores that are only compared, and the
 -- tables of tasks: half of its time.
@@ -130,6 +130,7 @@ local function lease(claimed, attempts, unseen, holds)
   end
   redis.call('ZADD', KEYS[1], unpack(scores))
   if #over > 0 then tally('lost', redis.call('ZREM', KEYS[5], unpack(over))) end
+  if #over == 250 then unlease(claimed) end -- there may be more, which the ZADD would take off uncounted
   local held = redis.call('ZCARD', KEYS[5])
   if held < 16 and held + #claimed >= 16 then
     redis.call('ZADD', KEYS[5], leaseEnd, noID, unpack(scores))

@@ -436,7 +436,7 @@ func TestLocker_AHookThatEndsItsGoroutineEndsNoOtherWork(t *testing.T) {
 }
 
 // TestLocker_ForceUnlockFromSparesOthers: only the owner that is named loses the lock, also where another
-// label begins like it, or nobody has a label.
+// label begins like it, or the holder has none.
 func TestLocker_ForceUnlockFromSparesOthers(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, name := t.Context(), redistest.Name(t)

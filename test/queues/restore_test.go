@@ -166,3 +166,38 @@ func TestRestore_RefusesWhatItCannotPutBack(t *testing.T) {
 		require.Zero(b, b.Stats().Due)
 	})
 }
+
+// TestRestore_WhatIsDoneStaysDone, while it is remembered: to restore a file again runs no finished work
+// again.
+func TestRestore_WhatIsDoneStaysDone(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx := b.Context()
+		q, err := sluice.NewQueue(b.RDB, b.Q.Name(), sluice.WithRetention(time.Hour))
+		require.NoError(b, err)
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
+		was := b.Get("a")
+		es, err := q.Claim(ctx, 1, time.Minute)
+		require.NoError(b, err)
+		require.NoError(b, q.Dequeue(ctx, es...))
+		for _, again := range []*sluice.Queue{q, b.Q} { // that one knows the retention by what workers have said, or not at all
+			outcomes, err := again.Restore(ctx, was)
+			require.NoError(b, err)
+			require.Equal(b, []sluice.Outcome{sluice.OutcomeDone}, outcomes)
+		}
+		require.Equal(b, sluice.StateDone, b.Get("a").State)
+	})
+}
+
+// TestRestore_OverWhatAForeignConsumerHasLeft: its lease takes no place any more, and is not counted.
+func TestRestore_OverWhatAForeignConsumerHasLeft(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
+		was := b.Get("a")
+		b.ClaimOne(time.Hour)
+		require.NoError(b, b.RDB.ZRem(b.Context(), b.Key, "a").Err())
+		_, err := b.Q.Restore(b.Context(), was)
+		require.NoError(b, err)
+		s := b.Stats()
+		require.Equal(b, []int64{1, 0}, []int64{s.Due, s.Leased})
+	})
+}

@@ -3,6 +3,7 @@ package queues
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -434,6 +435,33 @@ func TestStats_ALeaseThatRunsOutIsLost(t *testing.T) {
 		b.ClaimOne(time.Hour)
 		require.Equal(b, lost, counted())
 		require.EqualValues(b, 1, b.RDB.ZCard(ctx, "{"+b.Key+"}:leased").Val(), "what is counted is not listed")
+	})
+}
+
+// TestStats_LostNeverFalls, also where a foreign consumer has removed more leased tasks than a claim looks at.
+func TestStats_LostNeverFalls(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx := b.Context()
+		var ts []sluice.Task
+		for i := range 400 {
+			ts = append(ts, sluice.Task{ID: fmt.Sprintf("%03d", i)})
+		}
+		_, err := b.Q.EnqueueBatch(ctx, ts)
+		require.NoError(b, err)
+		b.Claim(400, time.Second)
+		for _, t := range ts[:300] {
+			require.NoError(b, b.RDB.ZRem(ctx, b.Key, t.ID).Err())
+		}
+		lost := func() int64 {
+			s, err := b.Q.Stats(ctx)
+			require.NoError(b, err)
+			return s.Lost
+		}
+		b.Eventually(func() bool { return lost() == 400 })
+		for range 4 {
+			b.Claim(25, time.Hour)
+			require.EqualValues(b, 400, lost())
+		}
 	})
 }
 

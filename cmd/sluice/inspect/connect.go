@@ -61,7 +61,7 @@ func Connect(rawURL string, s Server) (redis.UniversalClient, error) {
 }
 
 // IsClusterNode reports whether a server is a node of a Cluster: it does not serve all keys, so that it
-// would show a part of the queues and locks. It asks for keys that are nobody's; who may not read
+// would show a part of the queues and locks. It asks for keys that no program has; a user who may not read
 // such, or gets no answer, learns of it by the first command.
 func IsClusterNode(ctx context.Context, rdb redis.UniversalClient, o Options) bool {
 	if _, single := rdb.(*redis.Client); !single {

@@ -101,7 +101,7 @@ func (c *crews) lately() []goneWorker {
 	return slices.DeleteFunc(slices.Clone(c.gone), func(w goneWorker) bool { return time.Since(w.Missed) > goneFor })
 }
 
-// hasAny reports whether anybody has worked on the queue of late: it is to be seen when they stop.
+// hasAny reports whether a Worker has worked on the queue of late: it is to be seen when they stop.
 func (c *crews) hasAny() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -33,7 +33,7 @@ type queuesData struct {
 	WorstURL   string
 }
 
-// IsWorstFirst reports whether the list is in the order in which nobody has to look for trouble.
+// IsWorstFirst reports whether the list is in the order that has those with trouble first.
 func (d queuesData) IsWorstFirst() bool { return d.Sort == worstFirst }
 
 // worstFirst is the order of the list unless a visitor asks for another one.

@@ -44,7 +44,7 @@ type Options struct {
 	Write bool
 	// Logger is told of each change that a visitor makes. Defaults to none.
 	Logger *slog.Logger
-	// User says who has sent a request, for the Logger. Defaults to nobody.
+	// User says who has sent a request, for the Logger. Defaults to none.
 	User func(r *http.Request) string
 	// Beside are other handlers below the prefix, by their patterns without it, such as "GET /metrics".
 	// The page's checks of the host hold for them, too. Defaults to none.
