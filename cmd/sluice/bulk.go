@@ -88,7 +88,10 @@ func (a *app) changeAll(ctx context.Context, act action, s selection, args []str
 	if !a.json {
 		_, _ = fmt.Fprintf(a.out, "%s %s of %s%s\n", act.done, inspect.Count(int64(t.done())), inspect.Count(int64(b.total)), t.details())
 	}
-	return a.finish(result, of, t, failed)
+	if err := a.finish(result, of, t, failed); err != nil {
+		return err
+	}
+	return t.keptError()
 }
 
 // text says what is meant: "12 dead letters of orders".

@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/cmd/sluice/inspect"
 	"github.com/sluice-go/sluice/cmd/sluice/report"
 )
 
@@ -49,6 +51,9 @@ const (
 	// outcomeForgotten is that of a cancelled task that was finished, and remembered.
 	outcomeForgotten outcome = "was done"
 )
+
+// isDone reports whether the task was changed.
+func (o outcome) isDone() bool { return o != outcomeMissing && !strings.HasPrefix(string(o), "kept") }
 
 func (s *selection) addTo(f *pflag.FlagSet, states []sluice.State) {
 	f.BoolVar(&s.all, "all", false, "all tasks that are in the state and match, instead of IDs; their number is asked back")
@@ -205,11 +210,26 @@ func (t *tally) add(o outcome, n int) {
 
 func (t *tally) done() (n int) {
 	for o, of := range t.by {
-		if o != outcomeMissing {
+		if o.isDone() {
 			n += of
 		}
 	}
 	return n
+}
+
+// keptError says how many tasks were not changed, so that a script does not go on as if they were; nil
+// for none.
+func (t *tally) keptError() error {
+	n := 0
+	for o, of := range t.by {
+		if o != outcomeMissing && !o.isDone() {
+			n += of
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s stayed as they were", inspect.Plural(int64(n), "task"))
 }
 
 // changeNamed carries an action out on the tasks that are named, in their order.
@@ -237,7 +257,7 @@ func (a *app) changeNamed(ctx context.Context, act action, s selection, q *sluic
 	if missing := t.by[outcomeMissing]; missing > 0 {
 		return fmt.Errorf("%w: %d of %d", errNotFound, missing, len(ids))
 	}
-	return nil
+	return t.keptError()
 }
 
 // text says what became of one task.
@@ -247,6 +267,9 @@ func (o outcome) text(verb string, dryRun bool) string {
 		return "not found"
 	case outcomeForgotten:
 		verb = "forgotten"
+	}
+	if !o.isDone() {
+		return string(o)
 	}
 	if dryRun {
 		verb = "would be " + verb

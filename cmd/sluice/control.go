@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -102,19 +101,34 @@ resume. A handler that hangs keeps its lease: --wait says for how long to wait, 
 		Args: usageArgs(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, end := cmd.Context(), time.Now().Add(wait)
-			return a.control(ctx, args, "drain", "drained, paused until resume", false, func(q *sluice.Queue, name string, _ sluice.Stats) error {
-				if exists, err := inspect.Exists(ctx, a.rdb, name, a.options); err != nil || !exists {
-					return cmp.Or(err, fmt.Errorf("%w: there is no queue %s, so nothing was drained", errNotFound, show(name)))
-				}
-				if err := q.Pause(ctx, 0); err != nil {
+			for _, arg := range args { // all are paused before the first is waited for
+				if err := a.pauseExisting(ctx, arg); err != nil {
 					return err
 				}
+			}
+			return a.control(ctx, args, "drain", "drained, paused until resume", false, func(q *sluice.Queue, name string, _ sluice.Stats) error {
 				return a.awaitNoLease(ctx, q, name, end, wait > 0)
 			})
 		},
 	}
 	c.Flags().DurationVar(&wait, "wait", 0, "for how long to wait (0: until it is so)")
 	return c
+}
+
+// pauseExisting pauses a queue that is there: a name that is wrong must not be said to be drained.
+func (a *app) pauseExisting(ctx context.Context, arg string) error {
+	q, name, err := a.open(ctx, arg)
+	if err != nil {
+		return err
+	}
+	exists, err := inspect.Exists(ctx, a.rdb, name, a.options)
+	if err != nil {
+		return err
+	}
+	if !exists {
+		return fmt.Errorf("%w: there is no queue %s, so nothing was drained", errNotFound, show(name))
+	}
+	return q.Pause(ctx, 0)
 }
 
 // drainEvery is how often drain looks.

@@ -98,7 +98,7 @@ func (a *app) enqueue(ctx context.Context, queue string, t sluice.Task) error {
 	t.Duplicates = sluice.DuplicatesKeep
 	outcome, err := q.Enqueue(ctx, t)
 	if err != nil {
-		return err
+		return fmt.Errorf("task %s: %w", show(t.ID), err) // its ID may be a new one, to look for
 	}
 	if a.json {
 		j := enqueueJSON{Action: "enqueue", Outcome: outcome.String()}

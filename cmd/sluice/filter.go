@@ -121,7 +121,7 @@ type targets struct {
 }
 
 func (t *targets) addTo(flags *pflag.FlagSet, when string) {
-	flags.StringVar(&t.match, "match", "", when+"all queues whose names match, instead of one: * is any text without a /, ? one character")
+	flags.StringVar(&t.match, "match", "", when+"all queues whose names match, instead of one: * is any text, ? one character")
 }
 
 // states returns the states that are given; the first of those that are allowed, if none is. "any" is each but
@@ -167,7 +167,7 @@ func (a *app) queuesMeant(ctx context.Context, t targets, args []string) (named 
 		return nil, err // also if it is incomplete: a change of all that match has to know them all
 	}
 	for _, name := range names {
-		if matches, _ := path.Match(t.match, name); !matches {
+		if matches, _ := path.Match(flat(t.match), flat(name)); !matches {
 			continue
 		}
 		q, err := inspect.Open(rdb, name, a.options)
@@ -181,6 +181,9 @@ func (a *app) queuesMeant(ctx context.Context, t targets, args []string) (named 
 	}
 	return named, nil
 }
+
+// flat returns a name, or a pattern, in which a / is like any other character.
+func flat(name string) string { return strings.ReplaceAll(name, "/", "\x01") }
 
 // ids are the IDs of many tasks, a thousand in a piece of memory: a million need some thirty megabytes,
 // and are never copied to make room.

@@ -67,7 +67,7 @@ func move(ctx context.Context, from, to *sluice.Queue, ids []string) (became map
 	}
 	became = map[outcome]int{}
 	for len(ids) > 0 {
-		part := ids[:min(pageSize, len(ids))]
+		part := ids[:min(moveAtOnce, len(ids))]
 		ids = ids[len(part):]
 		if err := movePart(ctx, from, to, part, became); err != nil {
 			return became, err
@@ -75,6 +75,10 @@ func move(ctx context.Context, from, to *sluice.Queue, ids []string) (became map
 	}
 	return became, nil
 }
+
+// moveAtOnce is how many tasks are moved in a step: they are in memory with their payloads, and the shorter it
+// is between two looks at the pause, the better.
+const moveAtOnce = 25
 
 func movePart(ctx context.Context, from, to *sluice.Queue, ids []string, became map[outcome]int) error {
 	tasks, err := getAll(ctx, from, ids)
@@ -109,7 +113,10 @@ func movePart(ctx context.Context, from, to *sluice.Queue, ids []string, became 
 				became[outcomeKept]++
 				continue
 			}
-		} else if o != sluice.OutcomeAdded {
+		} else if o != sluice.OutcomeAdded { // or it is done there
+			if o == sluice.OutcomeDone {
+				became[outcomeKept]++
+			}
 			continue
 		}
 		moved, failed := leave(ctx, from, to, movable[i])

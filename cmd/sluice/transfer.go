@@ -250,8 +250,8 @@ func (a *app) importCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "import [FILE|-]", Short: "Put tasks that export has written into their queues, as they were",
 		Long: `Put the tasks of JSON lines, as export writes them, into their queues, or into one: with their states, due times, attempts, errors and
-payloads. What was leased is due at once. An ID of which there is a task, in whatever state, is kept as it is: to import a file
-again is safe. Units are held whatever is left: set the stock afterwards. A wrong line ends it, with its number; what stands before it is in the queues.`,
+payloads. What was leased is due at once. An ID of which there is a task, or that is done and
+remembered, is kept as it is: to import a file again is safe then. Units are held whatever is left: set the stock afterwards. A wrong line ends it, with its number; what stands before it is in the queues.`,
 		Example: `  sluice import dead.jsonl
   sluice import dead.jsonl --to orders-again --dry-run`,
 		Args: usageArgs(cobra.ExactArgs(1)),
@@ -274,7 +274,7 @@ type importer struct {
 }
 
 const (
-	// importAtOnce is how many tasks, and mostImported how many bytes of payload, are put into a queue at a time.
+	// importAtOnce is how many tasks, and mostImported how many bytes of their lines, are put into a queue at a time.
 	importAtOnce = 2500
 	mostImported = 4 << 20
 	// longestLine is the most bytes of a line: a payload of 512 MB, which no Redis stores, would be longer.
@@ -304,7 +304,7 @@ func (a *app) importFile(ctx context.Context, path string, o importOptions) erro
 	}
 	kept := ""
 	if i.result.Kept > 0 {
-		kept = fmt.Sprintf("; %s kept: there is a task of that ID", inspect.Count(int64(i.result.Kept)))
+		kept = fmt.Sprintf("; %s kept: there is a task of that ID, or was", inspect.Count(int64(i.result.Kept)))
 	}
 	_, _ = fmt.Fprintf(a.out, "%s %s%s\n", inspect.Plural(int64(i.result.Added), "task"), verb, kept)
 	return failed
@@ -343,6 +343,12 @@ func (i *importer) add(ctx context.Context, line []byte) error {
 	if err != nil {
 		return err
 	}
+	if err := checkRestored(t); err != nil {
+		return err
+	}
+	if decoder.More() {
+		return usagef("there is more than one task on the line")
+	}
 	if i.options.to != "" {
 		queue = i.options.to
 	}
@@ -352,8 +358,25 @@ func (i *importer) add(ctx context.Context, line []byte) error {
 			return err
 		}
 	}
-	i.of, i.pending, i.size = queue, append(i.pending, t), i.size+len(t.Payload)
+	i.of, i.pending, i.size = queue, append(i.pending, t), i.size+len(line)
 	return nil
+}
+
+// checkRestored says what is wrong with a task, before any of its batch is put into a queue.
+func checkRestored(t sluice.TaskInfo) error {
+	at := t.Due
+	switch t.State {
+	case sluice.StateDone:
+		return usagef("a task that is done cannot be put into a queue")
+	case sluice.StateDead:
+		at = t.DiedAt
+	case sluice.StateLeased:
+		at = t.LeasedSince
+	}
+	if at.IsZero() && t.State != sluice.StateLeased {
+		return usagef("the task has no time")
+	}
+	return sluice.Task{ID: t.ID, Kind: t.Kind, Payload: t.Payload, Header: t.Header, At: at, Take: t.Take, Group: t.Group}.Check()
 }
 
 // withoutValue takes out of an error of encoding/json what it quotes: it may be of a payload.
@@ -396,7 +419,7 @@ func (i *importer) flush(ctx context.Context) error {
 		switch o {
 		case sluice.OutcomeAdded:
 			i.result.Added++
-		case sluice.OutcomeKept:
+		case sluice.OutcomeKept, sluice.OutcomeDone:
 			i.result.Kept++
 		}
 	}

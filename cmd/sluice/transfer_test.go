@@ -90,7 +90,9 @@ func TestImport_AWrongLine(t *testing.T) {
 			require.NotContains(t, got.err, "secret", wrong)
 		}
 		require.Contains(t, s.ok("queues", "orders"), "orders", wrong)
-		require.LessOrEqual(t, s.rdb.ZCard(t.Context(), "Queue:orders").Val(), int64(1), wrong)
+		require.EqualValues(t, 1, s.rdb.ZCard(t.Context(), "Queue:orders").Val(), "what stands before it is there: %s", wrong)
+		require.Contains(t, got.err, "line 3", wrong)
+		require.Equal(t, exitUsage, s.run("import", "-", "--dry-run").code, "%s", wrong)
 	}
 	require.Equal(t, exitUsage, s.run("import", "/nowhere").code)
 }
@@ -130,9 +132,10 @@ func TestMove_TasksAsTheyAre(t *testing.T) {
 		}
 	}
 	var got resultJSON
-	s.json(exitOK, &got, "move", "orders", "--to", "parked", "--all", "--yes")
+	s.json(exitFailed, &got, "move", "orders", "--to", "parked", "--all", "--yes")
 	moved := 5 - held - 1
 	require.Equal(t, map[string]int{"done": moved, string(outcomeKept): 1, string(outcomeHolds): held}, got.Outcomes)
+	require.Equal(t, moved, got.Done, "what stayed is not said to be moved")
 	there, err := to.List(ctx, sluice.StateDead, sluice.TaskInfo{}, 10)
 	require.NoError(t, err)
 	require.Len(t, there, moved)
@@ -143,7 +146,7 @@ func TestMove_TasksAsTheyAre(t *testing.T) {
 	due := []string{"move", "orders", "--to", "parked", "--all", "--state", "due,scheduled", "--yes"}
 	require.Equal(t, exitNotConfirmed, s.run(due...).code, "it is not paused")
 	require.NoError(t, from.Pause(ctx, 0))
-	s.json(exitOK, &got, due...)
+	s.json(exitFailed, &got, due...) // those that hold units stay
 	after, err := from.Stats(ctx)
 	require.NoError(t, err)
 	require.Positive(t, got.Outcomes["done"])
@@ -233,4 +236,19 @@ func TestUnlock_AnEmptyOwnerIsAMistake(t *testing.T) {
 	require.NoError(t, k.Unlock(t.Context()))
 	require.Equal(t, exitNotFound, s.run("drain", "no-such-queue", "--wait", "1s").code)
 	require.Equal(t, exitUsage, s.run("cancel", "orders", "--all", "--state", "done", "--group", "acme").code)
+}
+
+// TestDrain_PausesAllBeforeItWaits: one with a handler that hangs does not keep the next one at work.
+func TestDrain_PausesAllBeforeItWaits(t *testing.T) {
+	s := newStage(t)
+	a, b := s.queue("a"), s.queue("shop/b")
+	s.fill(a)
+	s.fill(b)
+	require.Equal(t, exitFailed, s.run("drain", "a", "shop/b", "--wait", "100ms").code)
+	for _, q := range []*sluice.Queue{a, b} {
+		stats, err := q.Stats(t.Context())
+		require.NoError(t, err)
+		require.True(t, stats.Paused, q.Name())
+	}
+	require.Contains(t, s.ok("export", "--match", "*", "--state", "due"), `"shop/b"`, "a / is a character like others")
 }
