@@ -9,5 +9,5 @@ local stocks = redis.call('HGETALL', KEYS[12])
 for i = 1, #stocks, 2 do
   if string.sub(stocks[i], 1, 5) == 'held:' then redis.call('HDEL', KEYS[12], stocks[i]) end
 end
-tally('lost', redis.call('ZCOUNT', KEYS[5], '-inf', text(now)))
+tally('lost', tonumber(redis.pcall('ZCOUNT', KEYS[5], '-inf', text(now))) or 0)
 return redis.call('UNLINK', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[7], KEYS[10], KEYS[11], KEYS[14])

@@ -7,6 +7,7 @@
 -- RETRY never: a worker may finish the task between two runs, and the second would add it again.
 redis.call('HLEN', KEYS[2]) -- check the types before the first write
 redis.call('ZCARD', KEYS[3])
+redis.call('ZCARD', KEYS[5])
 redis.call('HLEN', KEYS[12])
 needAll()
 needGroups()

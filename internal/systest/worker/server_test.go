@@ -32,7 +32,7 @@ func TestWorker_SurvivesARestartOfTheServer(t *testing.T) {
 
 func surviveRestart(t *testing.T, outage time.Duration) {
 	const n = 400
-	s := redistest.Start(t, "--appendonly", "yes")
+	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always") // "everysec" may write what was finished after its reply
 	b, log := systest.NewQueueTest(t, s.Client(t), redistest.Name(t)), &systest.Buffer{}
 	tasks := make([]sluice.Task, n)
 	for i := range tasks {
