@@ -248,7 +248,7 @@ func (q *Queue) Cancel(ctx context.Context, id string) (State, error) {
 	if err := q.checkArgument("cancel", badUnless(id != "", "id is empty")); err != nil {
 		return StateAbsent, err
 	}
-	states, err := q.engine.Cancel(ctx, []string{id})
+	states, err := q.engine.Cancel(ctx, []string{id}, nil)
 	if len(states) == 0 {
 		return StateAbsent, wrap("cancel", q.name, err)
 	}
@@ -266,9 +266,33 @@ func (q *Queue) CancelBatch(ctx context.Context, ids ...string) ([]State, error)
 	if err := q.checkArgument(op, badUnless(empty < 0, fmt.Sprintf("ids[%d] is empty", empty))); err != nil {
 		return nil, err
 	}
-	var were []State
-	err := q.do(op, func() error {
-		states, err := q.engine.Cancel(ctx, ids)
+	return q.cancel(ctx, op, ids, nil)
+}
+
+// CancelUnchanged removes tasks as CancelBatch does, except those that have changed since they were
+// read by Get, List or All: a task that is leased, dead or due at another time by now is left
+// alone, and is StateAbsent. A newer version that is due at the same time is not noticed.
+//
+// The errors are those of CancelBatch. ErrInvalid: a task was leased or absent when it was read.
+func (q *Queue) CancelUnchanged(ctx context.Context, ts ...TaskInfo) ([]State, error) {
+	const op = "cancel unchanged"
+	ids, scores := make([]string, len(ts)), make([]float64, len(ts))
+	for i, t := range ts {
+		ids[i], scores[i] = t.ID, t.Score
+		if t.ID == "" || t.State == StateAbsent || t.State == StateLeased {
+			return nil, q.checkArgument(op, badUnless(false, fmt.Sprintf("ts[%d] is no task that was read and is not leased", i)))
+		}
+	}
+	if err := q.check(op); err != nil {
+		return nil, err
+	}
+	return q.cancel(ctx, op, ids, scores)
+}
+
+// cancel removes tasks: with scores, those that still have theirs.
+func (q *Queue) cancel(ctx context.Context, op string, ids []string, scores []float64) (were []State, err error) {
+	err = q.do(op, func() error {
+		states, err := q.engine.Cancel(ctx, ids, scores)
 		for _, s := range states {
 			were = append(were, State(s))
 		}

@@ -26,8 +26,8 @@ import (
 // or goes between two pages. One whose lease is extended meanwhile may be listed again.
 //
 // What the library has not written is left out, except of the dead letters, as is a version that
-// waits behind a lease that has run out: the next Claim puts it where it belongs. All and Peek show it
-// if it is due.
+// waits behind a lease that has run out: the next Claim puts it where it belongs. Until then Stats
+// counts it as due, and All returns it among the due ones, with its own Due.
 //
 // Opts say which payloads are read. More than 250, or a megabyte of what is read, take several
 // steps, and of the scheduled ones each thousand leased ones that are due between them are a step.
@@ -66,7 +66,7 @@ func (q *Queue) listed(ctx context.Context, op string, s State, after TaskInfo, 
 		err = q.checkArgument(op, err)
 		if err == nil {
 			if op == "all" {
-				l.Moves = "moves" // its pages end where the server says, and not at a task's own place
+				l.Moves = "all" // its pages end where the server says, and not at a task's own place
 			}
 			for i, failed := range q.engine.List(ctx, l, cursorOf(s, after), n) {
 				if failed != nil {

@@ -5,8 +5,9 @@
 -- ARGV[1] n, at most 250
 -- ARGV[2] score and ARGV[3] id of that last one, or '' and ''   ARGV[4] the state: 1 scheduled   2 due   3 leased   4 dead   5 done
 -- ARGV[5] the most bytes of a payload, as in payload.lua   ARGV[7] as get's second   ARGV[8] 'newest' from the last one on, or ''
---         ARGV[6] '' to leave out due versions whose place in the queue is still that of the
---         lease before them: a page that ends with one does not say where the next one begins
+--         ARGV[6] '' to leave out versions whose place in the queue is still that of the ended
+--         lease before them: a page that ends with one does not say where the next one begins. 'due' lists those
+--         that are due, 'all' also those that are due later, among what is due
 -- RETURNS { score and id of the last one read if there may be more, else '' and ''; then of each: id, score (time of death, or when it was finished),
 --           attempt, payload, and what story says }
 -- USES unpack, prelude, read, page, payload

@@ -293,8 +293,10 @@ func (a *app) changeOne(ctx context.Context, act action, dryRun bool, q *sluice.
 		return act.one(ctx, q, named(sluice.StateAbsent, id))
 	}
 	became, err := act.many(ctx, q, id)
-	for o := range became {
-		return o, err
+	for o, n := range became {
+		if n > 0 {
+			return o, err
+		}
 	}
 	return outcomeMissing, err
 }

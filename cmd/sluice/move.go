@@ -16,6 +16,9 @@ import (
 // outcomeKept is that of a task whose ID the other queue has.
 const outcomeKept outcome = "kept: the other queue has that ID"
 
+// outcomeChanged is that of a task that was claimed, or put off, or has died, while it was moved.
+const outcomeChanged outcome = "kept: it has changed meanwhile"
+
 // outcomeHolds is that of a task that holds units of its queue's stock.
 const outcomeHolds outcome = "kept: it holds units of this queue's stock"
 
@@ -30,8 +33,8 @@ func (a *app) moveCommand() *cobra.Command {
 		Long: `Move dead letters to another queue, or tasks that are due or scheduled: as they are, with attempts, errors and reasons. A dead letter is one
 there, too: revive it there, or leave it where no worker is. What is due or scheduled is moved only while its queue is paused:
 else a worker could have begun it here, and another one there. Each task is in the other queue before it leaves its own, so that
-none is lost: a move that was interrupted is repeated, and takes away what it has left in both. Stop what enqueues and buries
-the same IDs meanwhile: a dead letter is known by its ID alone.
+none is lost: a move that was interrupted is repeated, and takes away what it has left in both. What has changed meanwhile stays. Resume
+neither queue before the end: up to 25 tasks could be handed out in both.
 
 A task whose ID the other queue has stays, and so does one that holds units: the stock is its queue's.`,
 		Example: `  sluice move orders --to orders-parked --all --reason "no such customer"
@@ -90,6 +93,7 @@ func movePart(ctx context.Context, from, to *sluice.Queue, ids []string, became 
 		switch t.State {
 		case sluice.StateDead, sluice.StateDue, sluice.StateScheduled:
 			if t.Take.Units == 0 {
+				t.Due, t.DiedAt = inRange(t.Due), inRange(t.DiedAt)
 				movable = append(movable, t)
 				continue
 			}
@@ -103,40 +107,36 @@ func movePart(ctx context.Context, from, to *sluice.Queue, ids []string, became 
 		return err
 	}
 	outcomes, err := to.Restore(ctx, movable...)
+	var restored []sluice.TaskInfo
 	for i, o := range outcomes {
-		if o == sluice.OutcomeKept {
-			same, failed := isThere(ctx, to, movable[i])
+		isThere := o == sluice.OutcomeAdded
+		if o == sluice.OutcomeKept { // by a move that was interrupted, perhaps
+			same, failed := asItIs(ctx, to, movable[i])
 			if failed != nil {
 				return errors.Join(err, failed)
 			}
-			if !same {
-				became[outcomeKept]++
-				continue
-			}
-		} else if o != sluice.OutcomeAdded { // or it is done there
-			if o == sluice.OutcomeDone {
-				became[outcomeKept]++
-			}
-			continue
+			isThere = len(same) == 1
 		}
-		moved, failed := leave(ctx, from, to, movable[i])
-		if moved {
-			became[outcomeDone]++
-		}
-		if failed != nil {
-			return errors.Join(err, failed)
+		if isThere {
+			restored = append(restored, movable[i])
+		} else if o != 0 {
+			became[outcomeKept]++
 		}
 	}
-	return err
+	return errors.Join(err, leave(ctx, from, to, restored, became))
 }
 
-// isThere reports whether a queue has a task just as it is: a move that was interrupted has put it there.
-func isThere(ctx context.Context, q *sluice.Queue, t sluice.TaskInfo) (bool, error) {
-	other, err := q.Get(ctx, t.ID)
-	if errors.Is(err, sluice.ErrNotFound) {
-		return false, nil
+// asItIs returns, of some tasks, those that a queue has just so, as it has them.
+func asItIs(ctx context.Context, q *sluice.Queue, tasks ...sluice.TaskInfo) (same []sluice.TaskInfo, err error) {
+	for _, t := range tasks {
+		other, err := q.Get(ctx, t.ID)
+		if err == nil && reflect.DeepEqual(lineOf("", t), lineOf("", other)) {
+			same = append(same, other)
+		} else if err != nil && !errors.Is(err, sluice.ErrNotFound) {
+			return same, err
+		}
 	}
-	return err == nil && reflect.DeepEqual(lineOf("", t), lineOf("", other)), err
+	return same, nil
 }
 
 // mayMove refuses to move what a worker may take meanwhile.
@@ -153,19 +153,26 @@ func mayMove(ctx context.Context, q *sluice.Queue, tasks []sluice.TaskInfo) erro
 	return nil
 }
 
-// leave takes a task out of its queue, that is in the other one by now. One that has changed meanwhile stays, and
-// is taken out of the other one again.
-func leave(ctx context.Context, from, to *sluice.Queue, t sluice.TaskInfo) (moved bool, err error) {
-	if t.State == sluice.StateDead {
-		n, err := from.Drop(ctx, t.ID)
-		if moved = n == 1; moved || err != nil {
-			return moved, err
+// leave takes tasks out of their queue, that are in the other one by now. Those that have changed meanwhile stay,
+// and are taken out of the other one again, if they have not changed there.
+func leave(ctx context.Context, from, to *sluice.Queue, tasks []sluice.TaskInfo, became map[outcome]int) error {
+	states, err := from.CancelUnchanged(ctx, tasks...)
+	var changed []sluice.TaskInfo
+	for i, s := range states {
+		if s == sluice.StateAbsent {
+			changed = append(changed, tasks[i])
 		}
-	} else if err := from.Dequeue(ctx, t.Entry); err == nil || !errors.Is(err, sluice.ErrStale) {
-		return err == nil, err
 	}
-	_, err = to.Cancel(ctx, t.ID)
-	return false, err
+	became[outcomeDone] += len(states) - len(changed)
+	if err != nil {
+		return err
+	}
+	became[outcomeChanged] += len(changed)
+	same, err := asItIs(ctx, to, changed...)
+	if err == nil {
+		_, err = to.CancelUnchanged(ctx, same...)
+	}
+	return err
 }
 
 // getAll returns the tasks with some IDs that are there, with their payloads.

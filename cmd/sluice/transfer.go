@@ -85,9 +85,9 @@ func lineOf(queue string, t sluice.TaskInfo) (l taskLine) {
 	l.Kind, l.KindBytes = exact(t.Kind)
 	l.Group, l.GroupBytes = exact(t.Group)
 	l.Item, l.ItemBytes = exact(t.Take.Item)
-	switch l.At = t.Due.UTC(); t.State {
+	switch l.At = inRange(t.Due).UTC(); t.State {
 	case sluice.StateDead:
-		l.At = t.DiedAt.UTC()
+		l.At = inRange(t.DiedAt).UTC()
 	case sluice.StateLeased:
 		l.At = t.LeasedSince.UTC()
 	}
@@ -104,6 +104,19 @@ func lineOf(queue string, t sluice.TaskInfo) (l taskLine) {
 		l.Payload = &payload
 	}
 	return l
+}
+
+// inRange returns a time as Restore takes it: a program of another language may have written a due time before
+// 1970, or one after 2200.
+func inRange(t time.Time) time.Time {
+	first, last := time.Unix(0, 0), time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
+	switch {
+	case t.IsZero() || !t.Before(first) && !t.After(last):
+		return t
+	case t.Before(first):
+		return first
+	}
+	return last
 }
 
 // task returns the task of a line, and its queue.

@@ -108,11 +108,13 @@ func (q *Queue) Change(ctx context.Context, r redisexec.Request) error {
 
 // Cancel removes tasks in steps, and returns the states in which they were: of those in the steps that
 // came before an error.
-func (q *Queue) Cancel(ctx context.Context, ids []string) (states []store.State, err error) {
+func (q *Queue) Cancel(ctx context.Context, ids []string, scores []float64) (states []store.State, err error) {
 	channel := q.client.Notifier.Argument(q.Store.CanceledChannel())
-	for part := range slices.Chunk(ids, store.MaxGroup) {
-		were, err := ask(ctx, q, q.Store.Cancel(part, channel), func(value any) ([]store.State, error) { return store.DecodeStates(value, len(part)) })
-		states = append(states, were...)
+	for len(ids) > 0 {
+		n := min(len(ids), store.MaxGroup)
+		of := min(len(scores), n)
+		were, err := ask(ctx, q, q.Store.Cancel(ids[:n], scores[:of], channel), func(value any) ([]store.State, error) { return store.DecodeStates(value, n) })
+		states, ids, scores = append(states, were...), ids[n:], scores[of:]
 		if err != nil || slices.ContainsFunc(were, func(s store.State) bool { return s != store.StateAbsent }) { // perhaps it has put units back
 			q.soldOut.forget()
 		}
@@ -192,7 +194,7 @@ func (q *Queue) Get(ctx context.Context, id string, p store.Payloads) (store.Inf
 
 // Peek returns the first n due tasks, and those read before beside an error.
 func (q *Queue) Peek(ctx context.Context, n int) (tasks []store.Task, err error) {
-	l := store.Listing{State: store.StateDue, Payloads: store.AllPayloads, Moves: "moves"}
+	l := store.Listing{State: store.StateDue, Payloads: store.AllPayloads, Moves: "due"}
 	for t, err := range q.List(ctx, l, store.Cursor{}, n) {
 		if err != nil {
 			return tasks, err

@@ -225,9 +225,14 @@ func (q *Queue) Pop(n int) redisexec.Request {
 }
 
 // Cancel removes tasks, [MaxGroup] at most. The IDs of those that are leased are published on the
-// channel, which is as scripts are given it.
-func (q *Queue) Cancel(ids []string, channel any) redisexec.Request {
-	return q.replicated(q.scripts.Cancel.Request(q.all, append([]any{channel}, asArguments(ids)...)...))
+// channel, which is as scripts are given it. With scores, a task is left alone that has another one than
+// when it was read.
+func (q *Queue) Cancel(ids []string, scores []float64, channel any) redisexec.Request {
+	args := append([]any{channel, len(ids)}, asArguments(ids)...)
+	for _, score := range scores {
+		args = append(args, ScoreText(score))
+	}
+	return q.replicated(q.scripts.Cancel.Request(q.all, args...))
 }
 
 // Reschedule has a task due in d.
@@ -295,7 +300,7 @@ type Listing struct {
 	Payloads Payloads
 	Group    string // of those that wait; "" for all groups
 	Newest   bool   // from the last one on
-	Moves    string // "moves" for due versions, too, that wait behind a lease which has run out: no caller's page can begin behind one
+	Moves    string // "due" or "all" for versions, too, that wait behind a lease which has run out: see list.lua
 }
 
 // listedKeys say where the list of a state stands among the keys.

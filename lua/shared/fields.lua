@@ -1,4 +1,4 @@
--- DEFINES needAll, live, fieldOf, store, leased, unlike, resolve, stateOf, move, match, held
+-- DEFINES needAll, live, fieldOf, store, leased, unlike, resolve, stateOf, shownScore, move, match, held
 -- DEFINES staleOrGone, unbury, buryAll, bury, giveback
 -- USES unpack, rights, prelude, failure, state, groups, leases
 -- For the scripts that read or write state fields.
@@ -76,6 +76,15 @@ local function stateOf(task, score)
   if task then task, score = resolve(task, score) end
   if task and leased(task, score) then return 3 end
   return score > now and 1 or 2
+end
+
+-- Returns the score with which a task in a state is read. score is that of its set; a waiting task has none.
+local function shownScore(state, field, score)
+  if state == 6 then return waitsUntil(field) end
+  local task
+  score = finite(score)
+  if state < 4 and live(field) and score then task, score = resolve(live(field), score) end
+  return score
 end
 
 -- Gives a task a new score. After the ZREM a full server accepts the ZADD.

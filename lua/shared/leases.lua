@@ -7,11 +7,13 @@
 local function unlease(ids)
   local ended, lost = {}, 0
   for from = 1, #ids, 250 do
-    local ends = redis.call('ZMSCORE', KEYS[5], unpack(ids, from, math.min(from + 249, #ids)))
-    for i = 1, #ends do
-      local ranOut = ends[i] and tonumber(ends[i]) <= now
+    local last = math.min(from + 249, #ids)
+    local ends = redis.pcall('ZMSCORE', KEYS[5], unpack(ids, from, last)) -- where the server denies that, none is counted
+    for i = from, last do
+      local leaseEnd = ends[i - from + 1]
+      local ranOut = leaseEnd and tonumber(leaseEnd) <= now
       if ranOut then lost = lost + 1 end
-      if ends[i] and (KEYS[9] or not ranOut) then ended[#ended + 1] = ids[from + i - 1] end
+      if ends.err or leaseEnd and (KEYS[9] or not ranOut) then ended[#ended + 1] = ids[i] end
     end
   end
   for from = 1, #ended, 250 do redis.call('ZREM', KEYS[5], unpack(ended, from, math.min(from + 249, #ended))) end

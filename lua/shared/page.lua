@@ -62,7 +62,10 @@ local function fitting(id, field, score, place)
   local waits = task and task.due and not task.lease -- in its group
   if wanted == 5 then return not score and not waits and not (task.dead and redis.call('ZSCORE', KEYS[3], id)) and { attempt = 0 }, place end
   score = finite(score)
-  if not task or not score or id == '' or stateOf(task, score) ~= wanted then return end
+  if not task or not score or id == '' then return end
+  local state = stateOf(task, score)
+  if state == 1 and score <= now and ARGV[6] == 'all' then state = 2 end -- a version which is due later, and counts as due until then
+  if state ~= wanted then return end
   local at = score
   task, score = resolve(task, score)
   if score ~= at and (wanted == 1 or wanted == 2 and ARGV[6] == '') then return end -- a page behind it could not go on from there

@@ -436,15 +436,18 @@ func TestQueue_ListLeavesOutWhatWaitsBehindAnEndedLease(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "earlier"})
 		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "later"})
-		leased := b.Claim(2, time.Hour)
-		require.Len(b, leased, 2)
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "much later"})
+		leased := b.Claim(3, time.Hour)
+		require.Len(b, leased, 3)
 		b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "earlier", At: time.Unix(1, 0)})
 		b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "later"})
+		at := time.Now().Add(time.Hour).Truncate(time.Second)
+		b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "much later", At: at})
 		for _, e := range leased {
 			b.EndLeaseUnseen(e)
-			e, err := b.Q.Get(b.Context(), e.ID)
-			require.NoError(b, err)
-			require.Equal(b, sluice.StateDue, e.State)
+			state := b.Get(e.ID).State
+			require.Equal(b, e.ID == "much later", state == sluice.StateScheduled)
+			require.Equal(b, e.ID != "much later", state == sluice.StateDue)
 		}
 		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "b", At: time.Now().Add(-time.Second / 2)})
 		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "c", At: time.Now().Add(-time.Second / 4)})
@@ -462,7 +465,15 @@ func TestQueue_ListLeavesOutWhatWaitsBehindAnEndedLease(t *testing.T) {
 		seen, err := b.Q.Peek(b.Context(), 10)
 		require.NoError(b, err)
 		require.Len(b, seen, 4)
-		require.ElementsMatch(b, []string{"earlier", "later", "b", "c"}, ids(b, b.Q.All(b.Context(), sluice.StateDue)), "what reads on to the end leaves out none")
+		require.Empty(b, ids(b, b.Q.All(b.Context(), sluice.StateScheduled)))
+		all := map[string]time.Time{}
+		for t, err := range b.Q.All(b.Context(), sluice.StateDue) {
+			require.NoError(b, err)
+			all[t.ID] = t.Due
+		}
+		require.Len(b, all, 5, "what reads on to the end leaves out none")
+		require.Equal(b, at.UTC(), all["much later"].UTC())
+		require.Equal(b, int64(5), b.Stats().Due)
 	})
 }
 

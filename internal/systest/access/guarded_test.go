@@ -152,7 +152,7 @@ func (g *guarded) prepareLocks() {
 		name    string
 		options []sluice.LockOption
 	}{"": {"held", nil}, "fenced": {"fenced", []sluice.LockOption{sluice.WithFencing()}}, "permit": {"permits", []sluice.LockOption{sluice.WithPermits(2)}}} {
-		g.lockers[kind] = systest.NewLocker(g.T, g.user, append(of.options, sluice.WithTTL(time.Minute))...)
+		g.lockers[kind] = systest.NewLocker(g.T, g.user, append(of.options, sluice.WithTTL(time.Minute), sluice.WithOwner("holder"))...)
 		g.locks[kind], err = g.lockers[kind].Lock(ctx, of.name)
 		require.NoError(g, err)
 	}
@@ -175,7 +175,7 @@ func (g *guarded) fixture(needs operations.Needs, kind string) *operations.Fixtu
 	case operations.Held:
 		f.Name = f.Lock.Name()
 	case operations.Due:
-		f.Entry.ID = "paid"
+		f.Entry = g.task("paid")
 	case operations.Leased:
 		f.Entry = g.task("mine")
 	case operations.Dead:
