@@ -19,15 +19,31 @@ package sluiceotel
 
 import (
 	"fmt"
+	"runtime/debug"
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/propagation"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
 )
 
 // scope is the name of the instrumentation.
 const scope = "github.com/sluice-go/sluice/sluiceotel"
+
+// version returns the version of this module in the program, "" if the program was built without modules.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	for _, m := range append(info.Deps, &info.Main) {
+		if m.Path == scope {
+			return m.Version
+		}
+	}
+	return ""
+}
 
 // Telemetry reports to OpenTelemetry. It is safe for concurrent use, by any number of Lockers and
 // Queues.
@@ -77,7 +93,11 @@ func New(opts ...Option) (*Telemetry, error) {
 	for _, o := range opts {
 		o(&c)
 	}
-	t := &Telemetry{config: c, tracer: c.tracers.Tracer(scope), meter: c.meters.Meter(scope)}
+	t := &Telemetry{
+		config: c,
+		tracer: c.tracers.Tracer(scope, trace.WithInstrumentationVersion(version()), trace.WithSchemaURL(semconv.SchemaURL)),
+		meter:  c.meters.Meter(scope, metric.WithInstrumentationVersion(version()), metric.WithSchemaURL(semconv.SchemaURL)),
+	}
 	var err error
 	if t.instruments, err = newInstruments(t.meter); err != nil {
 		return nil, fmt.Errorf("sluiceotel: %w", err)

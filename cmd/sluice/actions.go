@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -96,8 +97,8 @@ time.`,
 
 func (a *app) buryCommand() *cobra.Command {
 	var reason string
-	act := action{name: "bury", done: "buried", states: []sluice.State{sluice.StateDue, sluice.StateScheduled, sluice.StateLeased}, one: func(ctx context.Context, q *sluice.Queue, t sluice.TaskInfo) (outcome, error) {
-		return bury(ctx, q, t.ID, reason)
+	act := action{name: "bury", done: "buried", states: []sluice.State{sluice.StateDue, sluice.StateScheduled, sluice.StateLeased}, many: func(ctx context.Context, q *sluice.Queue, ids ...string) (map[outcome]int, error) {
+		return buryAll(ctx, q, ids, reason)
 	}}
 	c := a.changeCommand(&cobra.Command{
 		Aliases: []string{"archive"}, Short: "Put tasks among the dead letters",
@@ -109,24 +110,51 @@ holder, which learns of it when it next reports or extends its lease.`,
 	return c
 }
 
-// bury reads the task's receipt and uses it. If it has moved meanwhile (it was claimed, or its
-// lease was extended), it tries again.
-func bury(ctx context.Context, q *sluice.Queue, id, reason string) (outcome, error) {
+// buryAll reads the tasks' receipts and uses them. Those that have moved meanwhile (they were claimed, or their
+// leases were extended) are tried again.
+func buryAll(ctx context.Context, q *sluice.Queue, ids []string, reason string) (map[outcome]int, error) {
+	became := map[outcome]int{}
 	for range 5 {
-		now, err := q.Get(ctx, id, sluice.WithoutPayloads())
-		if errors.Is(err, sluice.ErrNotFound) || err == nil && (now.State == sluice.StateDead || now.State == sluice.StateDone) {
-			return outcomeMissing, nil
-		}
+		tasks, err := getAll(ctx, q, ids, sluice.WithoutPayloads())
 		if err != nil {
-			return "", err
+			return became, err
 		}
-		err = q.Bury(ctx, reason, inspect.Take(now))
-		if errors.Is(err, sluice.ErrStale) {
-			continue
+		var entries []sluice.Entry
+		states := map[string]sluice.State{}
+		for _, t := range tasks {
+			if t.State != sluice.StateDead && t.State != sluice.StateDone {
+				entries, states[t.ID] = append(entries, inspect.Take(t)), t.State
+			}
 		}
-		return outcome("was " + now.State.String()), err
+		err = q.Bury(ctx, reason, entries...)
+		if err != nil && !errors.Is(err, sluice.ErrStale) {
+			return became, err
+		}
+		if ids = staleOf(err, entries); len(ids) > 0 {
+			for _, id := range ids {
+				delete(states, id)
+			}
+		}
+		for _, state := range states {
+			became[outcome("was "+state.String())]++
+		}
+		if len(ids) == 0 {
+			return became, nil
+		}
 	}
-	return "", errors.New("the task moves too fast: it was claimed or extended each time; try again, or pause the queue first")
+	return became, fmt.Errorf("%s move too fast: they were claimed or extended each time; try again, or pause the queue first", inspect.Plural(int64(len(ids)), "task"))
+}
+
+// staleOf returns the IDs whose receipts were stale.
+func staleOf(err error, entries []sluice.Entry) []string {
+	var stale *sluice.StaleError
+	switch {
+	case errors.As(err, &stale):
+		return stale.IDs
+	case err != nil:
+		return []string{entries[0].ID} // it was one task
+	}
+	return nil
 }
 
 func (a *app) reviveCommand() *cobra.Command {

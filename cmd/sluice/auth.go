@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"golang.org/x/crypto/bcrypt"
+	"golang.org/x/time/rate"
 )
 
 // guard returns who has sent a request, or answers it, and returns false, if that one may not ask.
@@ -56,6 +57,11 @@ func byHeader(name string) guard {
 // users are those who may ask, with the bcrypt hashes of their passwords.
 type users struct {
 	hashes map[string][]byte
+	// costliest is one of these hashes. An unknown user's password is compared with it, so that names cannot be
+	// told by the time that an answer takes.
+	costliest []byte
+	// checks bounds how many passwords are checked: each takes a processor for some time, and an attacker tries many.
+	checks *rate.Limiter
 
 	mu sync.Mutex // guards known
 	// known are the users with passwords that were right. To check one takes a twentieth of a second of a
@@ -63,21 +69,23 @@ type users struct {
 	known map[string][sha256.Size]byte
 }
 
-// absent is the hash of no password. It is checked for unknown users, so that their names cannot be told
-// by the time that an answer takes.
-var absent = sync.OnceValue(func() []byte {
-	hash, _ := bcrypt.GenerateFromPassword([]byte("no user has this password"), bcrypt.DefaultCost) // it is short enough
-	return hash
-})
-
 // readUsers reads a file of names and bcrypt hashes, as htpasswd -B writes it.
 func readUsers(path string) (guard, error) {
+	u, err := usersOf(path)
+	if err != nil {
+		return nil, err
+	}
+	return u.ask, nil
+}
+
+func usersOf(path string) (*users, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, usageError{fmt.Errorf("--users: %w", err)}
 	}
 	defer func() { _ = file.Close() }()
-	u := &users{hashes: map[string][]byte{}, known: map[string][sha256.Size]byte{}}
+	u := &users{hashes: map[string][]byte{}, known: map[string][sha256.Size]byte{}, checks: rate.NewLimiter(checksPerSecond, checksAtOnce)}
+	most := 0
 	lines := bufio.NewScanner(file)
 	for n := 1; lines.Scan(); n++ {
 		line := strings.TrimSpace(lines.Text())
@@ -85,10 +93,13 @@ func readUsers(path string) (guard, error) {
 			continue
 		}
 		name, hash, _ := strings.Cut(line, ":")
-		if _, err := bcrypt.Cost([]byte(hash)); err != nil || name == "" { // the line may be a password: it is not shown
+		cost, err := bcrypt.Cost([]byte(hash))
+		if err != nil || name == "" { // the line may be a password: it is not shown
 			return nil, usagef("--users: line %d is no name with a bcrypt hash, as htpasswd -B writes it", n)
 		}
-		u.hashes[name] = []byte(hash)
+		if u.hashes[name] = []byte(hash); cost > most {
+			most, u.costliest = cost, []byte(hash)
+		}
 	}
 	if err := lines.Err(); err != nil {
 		return nil, usageError{fmt.Errorf("--users: %w", err)}
@@ -96,13 +107,26 @@ func readUsers(path string) (guard, error) {
 	if len(u.hashes) == 0 {
 		return nil, usagef("--users: the file names no user")
 	}
-	return u.ask, nil
+	return u, nil
 }
+
+const (
+	// checksPerSecond and checksAtOnce are how many passwords that are not known to be right are checked.
+	checksPerSecond, checksAtOnce = 5, 30
+)
 
 // ask is the guard.
 func (u *users) ask(w http.ResponseWriter, r *http.Request) (string, bool) {
 	name, password, given := r.BasicAuth()
-	if given && u.isRight(name, password) {
+	sum := sha256.Sum256([]byte(password))
+	switch {
+	case given && u.isKnown(name, sum):
+		return name, true
+	case given && !u.checks.Allow():
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "Too many passwords were tried. Wait a second.", http.StatusTooManyRequests)
+		return "", false
+	case given && u.isRight(name, password, sum):
 		return name, true
 	}
 	w.Header().Set("WWW-Authenticate", `Basic realm="sluice", charset="UTF-8"`)
@@ -110,17 +134,18 @@ func (u *users) ask(w http.ResponseWriter, r *http.Request) (string, bool) {
 	return "", false
 }
 
-func (u *users) isRight(name, password string) bool {
-	sum := sha256.Sum256([]byte(password))
+// isKnown reports whether this password of the user has been right before.
+func (u *users) isKnown(name string, sum [sha256.Size]byte) bool {
 	u.mu.Lock()
+	defer u.mu.Unlock()
 	known, ok := u.known[name]
-	u.mu.Unlock()
-	if ok && known == sum {
-		return true
-	}
+	return ok && known == sum
+}
+
+func (u *users) isRight(name, password string, sum [sha256.Size]byte) bool {
 	hash, ok := u.hashes[name]
 	if !ok {
-		hash = absent()
+		hash = u.costliest
 	}
 	if bcrypt.CompareHashAndPassword(hash, []byte(password)) != nil || !ok {
 		return false

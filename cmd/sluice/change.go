@@ -112,6 +112,9 @@ func (a *app) readIDs(ctx context.Context, args []string) (ids []string, err err
 	for _, arg := range args {
 		lines := []string{arg}
 		if arg == "-" {
+			if a.interactive {
+				_, _ = fmt.Fprintln(a.errOut, "The IDs, one a line, and Ctrl-D to end:")
+			}
 			if lines, err = a.readLines(ctx, -1); err != nil {
 				return nil, err
 			}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -147,6 +148,47 @@ func TestPause_NothingIsClaimed(t *testing.T) {
 
 	s.ok("pause", "orders", "nowhere", "--for", "1h") // one that has no keys yet is found by its pause
 	require.Equal(t, 2, strings.Count(s.ok("queues"), "PAUSED for 59m"))
+
+	for _, name := range []string{"shop/a", "shop/b"} {
+		_, err := s.queue(name).Enqueue(t.Context(), sluice.Task{ID: "a"})
+		require.NoError(t, err)
+	}
+	require.Equal(t, 2, strings.Count(s.ok("pause", "--match", "shop/*"), "paused until resume"))
+	require.Equal(t, 4, strings.Count(s.ok("queues"), "PAUSED"))
+	require.Equal(t, 2, strings.Count(s.ok("drain", "--match", "shop/?", "--wait", "1ns"), "drained"))
+	require.Equal(t, 2, strings.Count(s.ok("resume", "--match", "shop/*"), "resumed"))
+	for _, wrong := range [][]string{{"pause"}, {"pause", "orders", "--match", "*"}, {"drain"}, {"resume", "orders", "--match", "*"}} {
+		require.Equal(t, exitUsage, s.run(wrong...).code, wrong)
+	}
+	require.Equal(t, exitNotFound, s.run("pause", "--match", "none*").code)
+}
+
+// TestQueues_Worst: in the order of their signs, with handlers that are stuck before what has no worker.
+func TestQueues_Worst(t *testing.T) {
+	s := newStage(t)
+	hangs := make(chan struct{})
+	stuck := s.queue("stuck")
+	w := &sluice.Worker{Queue: stuck, Timeout: 20 * time.Millisecond, Grace: time.Millisecond, Handler: func(context.Context, sluice.Entry) error {
+		<-hangs
+		return nil
+	}}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(ctx) }() // it ends below
+	for _, name := range []string{"all-right", "no-worker", "stuck"} {
+		task := sluice.Task{ID: "a"}
+		if name == "all-right" {
+			task.Delay = time.Hour
+		}
+		_, err := s.queue(name).Enqueue(ctx, task)
+		require.NoError(t, err)
+	}
+	require.Eventually(t, func() bool { return strings.Contains(s.ok("queues"), "1 STUCK") }, time.Minute, 50*time.Millisecond)
+	require.Regexp(t, `(?s)\nall-right .*\nno-worker .*\nstuck `, s.ok("queues"))
+	require.Regexp(t, `(?s)\nstuck .*\nno-worker .*\nall-right `, s.ok("queues", "--worst"))
+	close(hangs)
+	stop()
+	require.NoError(t, <-ended)
 }
 
 // TestLimit_IsHeededAndReplacesAll: what is handed out, what is shown, and that a limit which is
@@ -179,7 +221,7 @@ func TestLimit_IsHeededAndReplacesAll(t *testing.T) {
 	s.json(exitOK, &shown, "limit", "orders")
 	require.Equal(t, limitJSON{Queue: "orders", Leased: 2, Limits: &report.Limits{Running: 2, Rate: 10, PerSeconds: .5, Burst: 5, AtLimit: true}}, shown)
 
-	s.ok("limit", "orders", "--running", "3", "--per-group", "4")
+	require.Contains(t, s.ok("limit", "orders", "--running", "3", "--per-group", "4"), "orders: limits: 3 running, 4 per group; before: limits: 2 running, 10/500ms, burst 5 (")
 	require.Equal(t, sluice.Limits{Running: 3, PerGroup: 4}, limits())
 	require.Contains(t, s.ok("queues"), "limits: 3 running, 4 per group")
 	s.ok("limit", "orders", "--running", "3")

@@ -25,6 +25,25 @@ type queueResultJSON struct {
 	Done        int64  `json:"done"`
 }
 
+// queueArgs returns the queues that a command is for: those that are named, or all that match.
+func (a *app) queueArgs(ctx context.Context, t targets, args []string) ([]string, error) {
+	switch {
+	case (t.match == "") == (len(args) == 0):
+		return nil, usagef("name the queues, or say --match for all whose names match")
+	case t.match == "":
+		return args, nil
+	}
+	queues, err := a.queuesMeant(ctx, t, nil)
+	names := make([]string, len(queues))
+	for i, q := range queues {
+		names[i] = q.Name()
+		if a.quoted {
+			names[i] = show(q.Name())
+		}
+	}
+	return names, err
+}
+
 // control carries something out on whole queues, one after the other, and says what they held.
 func (a *app) control(ctx context.Context, names []string, verb, done string, dryRun bool, do func(q *sluice.Queue, name string, s sluice.Stats) error) error {
 	results := []queueResultJSON{}
@@ -67,12 +86,18 @@ func statsText(s sluice.Stats) string {
 func (a *app) pauseCommand() *cobra.Command {
 	var wait time.Duration
 	var dryRun bool
+	var t targets
 	c := &cobra.Command{
 		Use: "pause QUEUE...", Short: "Have no worker take tasks of a queue",
 		Long: `Have no worker take tasks of a queue, until resume or for a time. Tasks under way go on, and what is enqueued
 waits.`,
-		Args: usageArgs(cobra.MinimumNArgs(1)),
+		Example: `  sluice pause orders mails
+  sluice pause --match 'shop/*' --for 10m`,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			args, err := a.queueArgs(cmd.Context(), t, args)
+			if err != nil {
+				return err
+			}
 			if wait < 0 {
 				return usagef("--for is a time from now: 90s, 10m, 24h")
 			}
@@ -85,6 +110,7 @@ waits.`,
 			})
 		},
 	}
+	t.addTo(c.Flags(), "")
 	c.Flags().DurationVar(&wait, "for", 0, "for how long; else until resume")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be done, and do nothing")
 	return c
@@ -92,14 +118,18 @@ waits.`,
 
 func (a *app) drainCommand() *cobra.Command {
 	var wait time.Duration
+	var t targets
 	c := &cobra.Command{
 		Use: "drain QUEUE...", Short: "Pause queues, and wait until no task of them is leased",
 		Long: `Pause queues, and wait until no task of them is leased: before a migration, or before a server is stopped. What is enqueued waits until
 resume. A handler that hangs keeps its lease: --wait says for how long to wait, and the queues stay paused.`,
 		Example: `  sluice drain orders mails --wait 5m
   sluice resume orders mails`,
-		Args: usageArgs(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			args, err := a.queueArgs(cmd.Context(), t, args)
+			if err != nil {
+				return err
+			}
 			ctx, end := cmd.Context(), time.Now().Add(wait)
 			for _, arg := range args { // all are paused before the first is waited for
 				if err := a.pauseExisting(ctx, arg); err != nil {
@@ -111,6 +141,7 @@ resume. A handler that hangs keeps its lease: --wait says for how long to wait, 
 			})
 		},
 	}
+	t.addTo(c.Flags(), "")
 	c.Flags().DurationVar(&wait, "wait", 0, "for how long to wait (0: until it is so)")
 	return c
 }
@@ -156,15 +187,20 @@ func (a *app) awaitNoLease(ctx context.Context, q *sluice.Queue, name string, en
 
 func (a *app) resumeCommand() *cobra.Command {
 	var dryRun bool
+	var t targets
 	c := &cobra.Command{
 		Use: "resume QUEUE...", Short: "Have workers take tasks of a queue that was paused",
-		Args: usageArgs(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			args, err := a.queueArgs(cmd.Context(), t, args)
+			if err != nil {
+				return err
+			}
 			return a.control(cmd.Context(), args, "resume", "resumed", dryRun, func(q *sluice.Queue, _ string, _ sluice.Stats) error {
 				return q.Resume(cmd.Context())
 			})
 		},
 	}
+	t.addTo(c.Flags(), "")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be done, and do nothing")
 	return c
 }

@@ -144,6 +144,8 @@ func (a *app) adviceOnServer(err error) (code int, hint string) {
 		return exitUnavailable, "The server does not speak TLS here: write redis:// instead of rediss://, or another port."
 	case has("MOVED "):
 		return exitFailed, "The server belongs to a Cluster: add --cluster."
+	case has("unknown command", "cluster support disabled") && a.server.SentinelMaster == "":
+		return exitFailed, "Is this a Sentinel? Then add --sentinel-master, with its name for the primary."
 	case has("CROSSSLOT"):
 		return exitFailed, "Queues of this prefix do not fit a Cluster."
 	case errors.Is(err, sluice.ErrUnknown):

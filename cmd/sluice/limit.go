@@ -19,7 +19,8 @@ type limitJSON struct {
 	QueueBase64 string         `json:"queue_base64,omitempty"`
 	Changed     bool           `json:"changed"` // it was told to set them or to take them away
 	DryRun      bool           `json:"dry_run"`
-	Limits      *report.Limits `json:"limits"` // what they are now, or would be
+	Limits      *report.Limits `json:"limits"`           // what they are now, or would be
+	Before      *report.Limits `json:"before,omitempty"` // what was replaced
 	Leased      int64          `json:"leased"`
 }
 
@@ -100,22 +101,28 @@ func (a *app) limit(ctx context.Context, argument string, limits sluice.Limits, 
 	if err != nil {
 		return err
 	}
+	was := cmp.Or(inspect.LimitsNote(sluice.Stats{Limits: s.Limits}), "no limits")
 	if change && !dryRun {
 		if err := q.SetLimits(ctx, limits); err != nil {
 			return err
 		}
 	}
+	var before *report.Limits
 	if change {
+		before = report.LimitsOf(s)
 		s.Limits = limits
 	}
 	if a.json {
-		j := limitJSON{Changed: change, DryRun: dryRun, Limits: report.LimitsOf(s), Leased: s.Leased}
+		j := limitJSON{Before: before, Changed: change, DryRun: dryRun, Limits: report.LimitsOf(s), Leased: s.Leased}
 		j.Queue, j.QueueBase64 = report.Bytes(name)
 		return report.Print(a.out, j)
 	}
 	said := cmp.Or(inspect.LimitsNote(s), "no limits")
 	if dryRun {
 		said = "would have " + cmp.Or(inspect.LimitsNote(sluice.Stats{Limits: limits}), "no limits")
+	}
+	if change {
+		said += "; before: " + was
 	}
 	_, err = fmt.Fprintf(a.out, "%s: %s (%s)\n", show(name), said, statsText(s))
 	return err

@@ -212,6 +212,9 @@ owner that you have seen holds it, and not the next one.`,
 			if err != nil {
 				return err
 			}
+			if owner, err = a.argument(owner); err != nil {
+				return err
+			}
 			if cmd.Flags().Changed("if-owner") && owner == "" {
 				return usagef("--if-owner names the owner from which it is taken: it is empty")
 			}
@@ -257,6 +260,9 @@ func (a *app) unlock(ctx context.Context, l *sluice.Locker, lock, owner string, 
 		if err := report.Print(a.out, unlockJSON{Action: "unlock", DryRun: dryRun, Done: released, Was: toLockJSON(info, held)}); err != nil {
 			return err
 		}
+	}
+	if held && !released && !dryRun && owner != "" {
+		return fmt.Errorf("%w: the lock %s was given back, or taken by another owner, meanwhile", errNotConfirmed, show(lock))
 	}
 	if !held || !dryRun && !released {
 		return fmt.Errorf("%w: the lock %s is free", errNotFound, show(lock))

@@ -129,7 +129,7 @@ func (a *app) command(args []string) *cobra.Command {
 			root.AddCommand(c)
 		}
 	}
-	add("look", a.topCommand(), a.queuesCommand(), a.workersCommand(), a.lsCommand(), a.getCommand())
+	add("look", a.topCommand(), a.queuesCommand(), a.workersCommand(), a.lsCommand(), a.getCommand(), a.periodicCommand())
 	add("tasks", a.cancelCommand(), a.runCommand(), a.delayCommand(), a.buryCommand(), a.reviveCommand(), a.dropCommand(), a.enqueueCommand(), a.moveCommand(), a.exportCommand(), a.importCommand())
 	add("queues", a.pauseCommand(), a.drainCommand(), a.resumeCommand(), a.limitCommand(), a.stockCommand(), a.purgeCommand())
 	add("locks", a.locksCommand(), a.lockCommand(), a.unlockCommand())

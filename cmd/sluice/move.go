@@ -175,14 +175,14 @@ func leave(ctx context.Context, from, to *sluice.Queue, tasks []sluice.TaskInfo,
 	return err
 }
 
-// getAll returns the tasks with some IDs that are there, with their payloads.
-func getAll(ctx context.Context, q *sluice.Queue, ids []string) (found []sluice.TaskInfo, err error) {
+// getAll returns the tasks with some IDs that are there.
+func getAll(ctx context.Context, q *sluice.Queue, ids []string, opts ...sluice.ReadOption) (found []sluice.TaskInfo, err error) {
 	tasks := make([]sluice.TaskInfo, len(ids))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(bulkAtOnce)
 	for i, id := range ids {
 		group.Go(func() error { // it ends with its reply; Wait waits for it
-			t, err := q.Get(ctx, id)
+			t, err := q.Get(ctx, id, opts...)
 			if errors.Is(err, sluice.ErrNotFound) {
 				return nil
 			}

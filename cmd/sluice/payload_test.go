@@ -78,3 +78,14 @@ func TestTasks_ReadNoPayloads(t *testing.T) {
 	s.json(exitOK, &page, "ls", "orders", "--limit", "1")
 	require.Nil(t, page.Tasks[0].PayloadBytes, "it was not asked for")
 }
+
+// TestTasks_AHeaderThatIsNoText is shown exactly in JSON.
+func TestTasks_AHeaderThatIsNoText(t *testing.T) {
+	s := newStage(t)
+	_, err := s.queue("orders").Enqueue(t.Context(), sluice.Task{ID: "a", Delay: time.Hour, Header: map[string]string{"k": "v\xff", "plain": "text"}})
+	require.NoError(t, err)
+	var got taskJSON
+	s.json(exitOK, &got, "get", "orders", "a")
+	require.Equal(t, map[string]string{"aw==": "dv8=", "cGxhaW4=": "dGV4dA=="}, got.HeaderBase64)
+	require.Equal(t, "text", got.Header["plain"])
+}

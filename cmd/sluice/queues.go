@@ -71,8 +71,37 @@ func (a *app) rows(
 	return rows, nil
 }
 
+// stuckHandlers returns how many handlers are stuck, by queue: it asks where Workers run. Where they cannot be
+// read none is known.
+func (a *app) stuckHandlers(ctx context.Context, rdb redis.UniversalClient, rows []queueRow) map[string]int64 {
+	stuck := map[string]int64{}
+	var mu sync.Mutex // guards stuck
+	var all errgroup.Group
+	all.SetLimit(atOnce)
+	for _, r := range rows {
+		if r.stats.Workers == 0 {
+			continue
+		}
+		all.Go(func() error { // it ends with its reply; Wait waits for it
+			q, err := inspect.Open(rdb, r.name, a.options)
+			if err != nil {
+				return nil //nolint:nilerr // the row says so
+			}
+			workers, _ := q.Workers(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			for _, worker := range workers {
+				stuck[r.name] += int64(worker.Stuck)
+			}
+			return nil
+		})
+	}
+	_ = all.Wait()
+	return stuck
+}
+
 func (a *app) queuesCommand() *cobra.Command {
-	var wide bool
+	var wide, worst bool
 	c := &cobra.Command{
 		Use: "queues [NAME...]", Aliases: []string{"stats"}, SuggestFor: []string{"queue"}, Short: "List the queues that exist, or those that are named, with their counts",
 		Long: `List the queues that exist, or those that are named, with their counts.
@@ -81,7 +110,7 @@ They are found by SCAN, a thousand keys at a time, on each primary. A queue that
 key a day after the last task or worker, so that it is not listed. LEASED are tasks that workers
 have, or had and did not finish before their leases ended. LATENESS is for how long the first due
 task waits. WORKERS is how many Workers run: sluice workers lists them. WAITING is how many clients
-wait for tasks: those of workers that have room. Behind them stand signs: NO WORKER, if tasks are due and
+wait for tasks: those of workers that have room. Behind them stand signs: STUCK, if handlers run on after their timeout and grace, NO WORKER, if tasks are due and
 none runs (loops of one's own, which call Claim or Pop, do not count), NO ROOM, if tasks are due and no worker that runs
 has room for another one, LATE, if the first due task waits for more than a minute; behind that stand a pause and
 the limits of a queue: at its limit, as many tasks are leased as may be. "5 trimmed" are dead
@@ -105,6 +134,13 @@ out. These counts begin at 0 after a day without work. Rates are in sluice top.`
 			if err != nil {
 				return err
 			}
+			stuck := a.stuckHandlers(cmd.Context(), rdb, rows)
+			for i, r := range rows {
+				rows[i].stuck = stuck[r.name]
+			}
+			if worst {
+				slices.SortStableFunc(rows, byTrouble)
+			}
 			a.whole = wide
 			if err := a.printQueues(rows, incomplete == nil, queueColumns(time.Now(), wide, false)); err != nil {
 				return err
@@ -113,6 +149,7 @@ out. These counts begin at 0 after a day without work. Rates are in sluice top.`
 		},
 	}
 	c.Flags().BoolVar(&wide, "wide", false, "show what became of tasks, too")
+	c.Flags().BoolVar(&worst, "worst", false, "those with the worst signs first, then those whose first due task waits longest")
 	return c
 }
 

@@ -224,6 +224,37 @@ func TestServe_UserHeader(t *testing.T) {
 	require.Equal(t, http.StatusOK, code)
 }
 
+// TestUsers_UnknownNamesTakeAsLong as known ones, whatever their hashes cost; and a guesser is stopped, who does not
+// keep out those that have asked before.
+func TestUsers_UnknownNamesTakeAsLong(t *testing.T) {
+	cheap, err := bcrypt.GenerateFromPassword([]byte("cheap"), bcrypt.MinCost)
+	require.NoError(t, err)
+	costly, err := bcrypt.GenerateFromPassword([]byte("costly"), bcrypt.MinCost+3)
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "users")
+	require.NoError(t, os.WriteFile(file, []byte("anna:"+string(costly)+"\notto:"+string(cheap)+"\n"), 0o600))
+	u, err := usersOf(file)
+	require.NoError(t, err)
+	require.Equal(t, costly, u.costliest)
+
+	try := func(name, password string) int {
+		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)
+		r.SetBasicAuth(name, password)
+		if _, ok := u.ask(w, r); ok {
+			return http.StatusOK
+		}
+		return w.Code
+	}
+	require.Equal(t, http.StatusOK, try("anna", "costly"))
+	u.checks.SetLimit(0) // no time passes for it
+	for range checksAtOnce - 1 {
+		require.Equal(t, http.StatusUnauthorized, try("otto", "guessed"))
+	}
+	require.Equal(t, http.StatusTooManyRequests, try("otto", "guessed"))
+	require.Equal(t, http.StatusTooManyRequests, try("otto", "cheap"))
+	require.Equal(t, http.StatusOK, try("anna", "costly"))
+}
+
 // TestServe_WrongUsers: what is no file of users starts no server, and shows none of its lines.
 func TestServe_WrongUsers(t *testing.T) {
 	s := newStage(t)

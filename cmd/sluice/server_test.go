@@ -51,4 +51,8 @@ func TestServer_Sentinel(t *testing.T) {
 	s.env["SLUICE_SENTINEL_MASTER"] = "another"
 	got := s.run("queues")
 	require.Equal(t, exitUnavailable, got.code, got.err)
+	delete(s.env, "SLUICE_SENTINEL_MASTER")
+	require.Contains(t, s.run("queues").err, "--sentinel-master")
+	s.env["SLUICE_URL"] += "," + sentinel.Addr
+	require.Contains(t, s.run("queues").err, "--sentinel-master")
 }

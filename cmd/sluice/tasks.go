@@ -41,6 +41,7 @@ type taskJSON struct {
 	Failed        *string           `json:"failed,omitempty"` // when it last did, of one that is to be tried again
 	Reason        string            `json:"reason,omitempty"` // why it is dead, or the last error
 	Header        map[string]string `json:"header,omitempty"`
+	HeaderBase64  map[string]string `json:"header_base64,omitempty"` // all of it, keys and values, if one of them is no text
 	PayloadBytes  *int              `json:"payload_bytes,omitempty"` // with the header, if they are large and --payload was not given
 	Payload       *string           `json:"payload,omitempty"`
 	PayloadBase64 *string           `json:"payload_base64,omitempty"`
@@ -52,6 +53,11 @@ type taskJSON struct {
 // toTaskJSON returns a task that was read in such detail.
 func toTaskJSON(e sluice.TaskInfo, o detail, staff crew) taskJSON {
 	j := taskJSON{State: e.State.String(), Attempt: e.Attempt, Due: report.Time(e.Due), Failed: report.Time(e.FailedAt), Reason: strings.ToValidUTF8(e.Reason, "\uFFFD"), Header: e.Header}
+	for key, value := range e.Header {
+		if !utf8.ValidString(key) || !utf8.ValidString(value) {
+			j.HeaderBase64 = encoded(e.Header)
+		}
+	}
 	j.ID, j.IDBase64 = report.Bytes(e.ID)
 	j.Kind, j.KindBase64 = report.Bytes(e.Kind)
 	if j.Units = e.Take.Units; j.Units > 0 {
@@ -70,6 +76,15 @@ func toTaskJSON(e sluice.TaskInfo, o detail, staff crew) taskJSON {
 	}
 	j.PayloadBytes, j.Payload, j.PayloadBase64 = dataJSON(e.Payload, e.Omitted, o)
 	return j
+}
+
+// encoded returns a header with its keys and values in base64.
+func encoded(header map[string]string) map[string]string {
+	all := make(map[string]string, len(header))
+	for key, value := range header {
+		all[base64.StdEncoding.EncodeToString([]byte(key))] = base64.StdEncoding.EncodeToString([]byte(value))
+	}
+	return all
 }
 
 // dataJSON returns a payload or a result that was read in such detail: its size, and it as text or

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/systest"
 )
 
 // mainChild in its environment makes this program the tool itself.
@@ -24,23 +25,23 @@ const mainChild = "SLUICE_TEST_MAIN"
 
 // onTerminal starts a program on a terminal, and returns that and a function that returns all that
 // was shown, once the program has ended.
-func onTerminal(t *testing.T, url, program string, args ...string) (cmd *exec.Cmd, terminal *os.File, shown func() string) {
+func onTerminal(t *testing.T, url, program string, args ...string) (cmd *exec.Cmd, terminal *os.File, shown func() string, soFar *systest.Buffer) {
 	t.Helper()
 	cmd = exec.CommandContext(t.Context(), program, args...)
 	cmd.Env = append(os.Environ(), mainChild+"=1", "TERM=xterm-256color", "SLUICE_URL="+url)
 	terminal, err := pty.Start(cmd)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = terminal.Close() })
-	var all bytes.Buffer
+	all := &systest.Buffer{}
 	read := make(chan struct{})
 	go func() { // it ends with the terminal's other side
 		defer close(read)
-		_, _ = io.Copy(&all, terminal)
+		_, _ = io.Copy(all, terminal)
 	}()
 	return cmd, terminal, func() string {
 		<-read
 		return all.String()
-	}
+	}, all
 }
 
 // TestTerminal_IsNotAsked: a command neither asks the terminal for its colours, which shows in what is
@@ -49,7 +50,7 @@ func TestTerminal_IsNotAsked(t *testing.T) {
 	s := newStage(t)
 	s.fill(s.queue("orders"))
 	for _, command := range []string{"version", "queues", "ls orders", "help", "acl"} {
-		cmd, terminal, shown := onTerminal(t, s.env["SLUICE_URL"], "sh", "-c", os.Args[0]+" "+command+`; read -r line; echo "got $line"`)
+		cmd, terminal, shown, _ := onTerminal(t, s.env["SLUICE_URL"], "sh", "-c", os.Args[0]+" "+command+`; read -r line; echo "got $line"`)
 		_, err := terminal.WriteString("the next line\n")
 		require.NoError(t, err)
 		began := time.Now()
@@ -67,7 +68,7 @@ func TestTerminal_TablesFit(t *testing.T) {
 	name := "a" + strings.Repeat("x", 300) + "z"
 	s.fill(s.queue(name))
 	for command, isCut := range map[string]bool{"queues": true, "queues --wide": false, "queues | cat": false} {
-		cmd, terminal, shown := onTerminal(t, s.env["SLUICE_URL"], "sh", "-c", "read -r line; "+os.Args[0]+" "+command)
+		cmd, terminal, shown, _ := onTerminal(t, s.env["SLUICE_URL"], "sh", "-c", "read -r line; "+os.Args[0]+" "+command)
 		require.NoError(t, pty.Setsize(terminal, &pty.Winsize{Rows: 40, Cols: 130}))
 		_, err := terminal.WriteString("go on\n")
 		require.NoError(t, err)
@@ -140,9 +141,10 @@ func TestTerminal_ASignalEndsAQuestion(t *testing.T) {
 	q := s.queue("orders")
 	s.fill(q)
 	for _, args := range [][]string{{"purge", "orders"}, {"cancel", "orders", "--all", "--state", "due"}, {"cancel", "orders", "-"}} {
+		asks := map[string]string{"-": "Ctrl-D", "orders": "to go on: ", "due": "to go on: "}[args[len(args)-1]]
 		for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
-			cmd, _, shown := onTerminal(t, s.env["SLUICE_URL"], os.Args[0], args...)
-			time.Sleep(500 * time.Millisecond) // it asks by then
+			cmd, _, shown, soFar := onTerminal(t, s.env["SLUICE_URL"], os.Args[0], args...)
+			require.Eventually(t, func() bool { return strings.Contains(soFar.String(), asks) }, time.Minute, 10*time.Millisecond)
 			require.NoError(t, cmd.Process.Signal(sig))
 			late := time.AfterFunc(5*time.Second, func() { _ = cmd.Process.Kill() })
 			defer late.Stop()

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/sluice-go/sluice/cmd/sluice/inspect"
 )
@@ -105,37 +103,13 @@ func (w *watch) look(ctx context.Context) frame {
 	return w.rated(frame{time.Now(), rows, w.complete, nil})
 }
 
-// askWorkers asks for stuck handlers, where Workers run, if it is time to. Where they cannot be
-// read none is known.
+// askWorkers asks for stuck handlers, if it is time to.
 func (w *watch) askWorkers(ctx context.Context, rows []queueRow) {
 	now := time.Now()
 	if now.Before(w.nextAsk) {
 		return
 	}
-	stuck := map[string]int64{}
-	var mu sync.Mutex // guards stuck
-	var all errgroup.Group
-	all.SetLimit(atOnce)
-	for _, r := range rows {
-		if r.stats.Workers == 0 {
-			continue
-		}
-		all.Go(func() error { // it ends with its reply; Wait waits for it
-			q, err := inspect.Open(w.rdb, r.name, w.a.options)
-			if err != nil {
-				return nil //nolint:nilerr // the row says so
-			}
-			workers, _ := q.Workers(ctx)
-			mu.Lock()
-			defer mu.Unlock()
-			for _, worker := range workers {
-				stuck[r.name] += int64(worker.Stuck)
-			}
-			return nil
-		})
-	}
-	_ = all.Wait()
-	w.stuck, w.nextAsk = stuck, now.Add(workersEvery)
+	w.stuck, w.nextAsk = w.a.stuckHandlers(ctx, w.rdb, rows), now.Add(workersEvery)
 }
 
 // pauseBehind returns for how long no search follows one that took so long.

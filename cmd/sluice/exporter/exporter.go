@@ -102,6 +102,8 @@ type found struct {
 	err   error
 }
 
+var errUnreadable = errors.New("the state of this queue cannot be read")
+
 func (e *Exporter) queues(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()
@@ -112,6 +114,9 @@ func (e *Exporter) queues(w http.ResponseWriter, r *http.Request) {
 	}
 	answer := report.Queues{Queues: []report.Queue{}, Complete: complete}
 	for _, f := range all {
+		if f.err != nil { // the error may name the server
+			f.err, answer.Complete = errUnreadable, false
+		}
 		answer.Queues = append(answer.Queues, report.Of(f.name, f.stats, f.err))
 	}
 	writeJSON(w, answer)

@@ -109,6 +109,11 @@ func TestMetrics_AnyNameAndADamagedQueue(t *testing.T) {
 		}
 	}
 	require.Equal(t, 1, failed)
+	require.False(t, all.Complete)
+	require.NotContains(t, body, "WRONGTYPE")
+	_, behind, _ := strings.Cut(body, `"name": "damaged"`)
+	behind, _, _ = strings.Cut(behind, "}")
+	require.NotContains(t, behind, "0", "what is not known is not 0")
 }
 
 // TestExporter_NeverSaysZeroForWhatItDoesNotKnow: an autoscaler would stop all workers.

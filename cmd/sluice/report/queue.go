@@ -1,6 +1,8 @@
 package report
 
 import (
+	"encoding/json"
+
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/cmd/sluice/inspect"
 )
@@ -30,6 +32,19 @@ type Queue struct {
 	Waiting         int     `json:"waiting"`       // how many clients wait for tasks
 	GroupWaiting    int64   `json:"group_waiting"` // how many tasks wait in their groups
 	Error           string  `json:"error,omitempty"`
+}
+
+// MarshalJSON leaves out the figures of a queue that cannot be read: they are not 0.
+func (q Queue) MarshalJSON() ([]byte, error) {
+	if q.Error != "" {
+		return json.Marshal(struct {
+			Name       string `json:"name"`
+			NameBase64 string `json:"name_base64,omitempty"`
+			Error      string `json:"error"`
+		}{q.Name, q.NameBase64, q.Error})
+	}
+	type plain Queue // without this method
+	return json.Marshal(plain(q))
 }
 
 // Queues are the queues that a search has found. It may have been ended before it was complete.
