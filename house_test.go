@@ -40,7 +40,7 @@ func filesOf(t *testing.T, ending string) map[string]string {
 	return texts
 }
 
-// TestHouse_GuaranteesNameTests: each test that docs/guarantees.md or another document names
+// TestHouse_GuaranteesNameTests: each test that docs/guarantees-tests.md or another document names
 // exists, in some package of the repository.
 func TestHouse_GuaranteesNameTests(t *testing.T) {
 	t.Parallel()
@@ -54,8 +54,8 @@ func TestHouse_GuaranteesNameTests(t *testing.T) {
 	named := regexp.MustCompile("`((?:Test|Fuzz|Example)\\w+)`")
 	for path, text := range filesOf(t, ".md") {
 		names := named.FindAllStringSubmatch(text, -1)
-		if path == "docs/guarantees.md" {
-			require.Greater(t, len(names), 30)
+		if path == "docs/guarantees-tests.md" {
+			require.Greater(t, len(names), 150)
 		}
 		for _, name := range names {
 			isBeginning := strings.HasSuffix(name[1], "_") && slices.ContainsFunc(slices.Collect(maps.Keys(tests)), // of several
@@ -65,6 +65,28 @@ func TestHouse_GuaranteesNameTests(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestHouse_PromisesHaveTests: each promise of docs/guarantees.md, a paragraph that begins with its
+// name, has a row with a test in docs/guarantees-tests.md, in the same chapter and order.
+func TestHouse_PromisesHaveTests(t *testing.T) {
+	t.Parallel()
+	documents, found := filesOf(t, ".md"), 0
+	for _, chapter := range []string{"Locks", "Tasks", "Stock", "Groups", "Calls"} {
+		namesIn := func(page, pattern string) (names []string) {
+			_, text, _ := strings.Cut(documents[page], "\n## "+chapter+"\n")
+			text, _, _ = strings.Cut(text, "\n## ")
+			for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
+				names = append(names, match[1])
+			}
+			return names
+		}
+		promises := namesIn("docs/guarantees.md", `(?m)^\*\*(.+?)\.\*\* `)
+		require.NotEmpty(t, promises, chapter)
+		require.Equal(t, promises, namesIn("docs/guarantees-tests.md", "(?m)^\\| (.+?) \\| .*`(?:Test|Fuzz)\\w+`.* \\|$"), chapter)
+		found += len(promises)
+	}
+	require.Greater(t, found, 70)
 }
 
 // TestHouse_NeitherHalfKnowsTheOther: the files of locks name nothing, not a method or a field

@@ -19,15 +19,11 @@ type Lock struct {
 // It works with a context that has ended, and for a lock that is over: it then waits 15ms for an
 // answer. In every case the handle is used up.
 //
-// It returns nil if the lock was still the caller's; it is then free, or the next waiting caller's.
-// (If Context had ended before, the lock was lost all the same, though no other caller has had it.)
-// It also returns nil if the lock was valid when Unlock was called and its time was over when the
-// server had answered: what the lock guarded was protected to its end, unless it was forced open
-// meanwhile. The error is ErrNotHeld if the lock was released before, lost, or forced open;
-// ErrClosed if UnlockAll or Close has released it. It is ErrUnknown if there was no answer, and
-// ErrUnavailable if no server could be reached: the release goes on in the background, and the
-// caller has nothing to do. If the deadline had passed when Unlock was called, every error without
-// an answer is ErrNotHeld too.
+// It returns nil if the lock was the caller's to its end: it is free then, or the next waiting
+// caller's. ErrNotHeld says that it was released before, lost or forced open, and ErrClosed that
+// UnlockAll or Close has released it. After ErrUnknown and ErrUnavailable the release goes on in the
+// background, and the caller has nothing to do. docs/errors.md has the table, with what nil and
+// ErrNotHeld say of a lock whose time was over meanwhile.
 func (k *Lock) Unlock(ctx context.Context) error { return k.wrap("unlock", k.hold().Unlock(ctx)) }
 
 // Extend gives the lock a TTL of at least ttl from now. It never makes a TTL shorter, so that a

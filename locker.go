@@ -73,16 +73,11 @@ func NewLocker(rdb redis.UniversalClient, opts ...LockOption) (*Locker, error) {
 // While no server can be reached, or none can serve the lock, Lock tries on with growing
 // pauses of up to half a second, for ten seconds or until ctx ends.
 //
-// The error is ErrLocked together with ctx.Err() if ctx ended after the caller had waited in line
-// or was last told that another one holds the lock, unless no server could be reached since: then
-// it is ErrUnavailable together with ctx.Err(). If ctx ended before either, as for the first in
-// line of a server that gives no answer, it is ErrUnknown if a request had been sent,
-// ErrUnavailable together with ctx.Err() if none could be, or ctx.Err() alone if nothing was sent
-// so far. The error is ErrUnavailable after those ten seconds; ErrLost if the reply took longer
-// than the TTL; ErrInvalid; ErrClosed, at once in Close; or what Redis or the network said. It is
-// ErrUnknown if a reply was lost and the caller was told nothing else. After it, and after
-// ErrLocked and ErrClosed too, the key may be taken for a moment: it is released in the background,
-// and the caller has nothing to do.
+// The error is ErrLocked if the lock is busy, ErrUnavailable if no server served it, ErrUnknown if a
+// reply was lost, ErrLost if it took longer than the TTL, ErrUnderReplicated, ErrClosed or
+// ErrInvalid: docs/errors.md has the table. If ctx has ended, ctx.Err() is joined with ErrLocked or
+// ErrUnavailable, or stands alone if nothing was sent. After an error the caller holds nothing and
+// has nothing to do: the key may be taken for a moment, and is released in the background.
 func (l *Locker) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return l.lock("lock", ctx, name, opts, false)
 }

@@ -51,19 +51,11 @@ type Worker struct {
 	// Handler does a task's work. Required. What it returns decides what becomes of the task: nil,
 	// an error, RetryIn, Permanent, Discard (to cancel it) or Again (to snooze it). See Handler.
 	//
-	// ctx has the values of Run's and does not end with it. It ends, by context.Cause,
-	//
-	//   - with ErrLost when the lease is lost, before it can end on the server: another
-	//     worker may have the task then, and what the handler returns has no effect;
-	//   - with ErrCanceled when the task was cancelled: soon after that, and at the next extension, a
-	//     third of a lease later, at the latest. (If its ID is enqueued again before the worker learns
-	//     of it, and no notification arrives, that is ErrLost.) What the handler returns has no
-	//     effect;
-	//   - with context.DeadlineExceeded after Timeout;
-	//   - with context.Canceled when the worker is to stop and Grace is over: an error
-	//     that is returned then, unless Permanent, Discard, Again or a panic, gives the task back as
-	//     if it had not been begun;
-	//   - when the handler has returned.
+	// ctx has the values of Run's and does not end with it. It ends, by context.Cause, with ErrLost
+	// before the lease can end on the server; with ErrCanceled when the task was cancelled; with
+	// context.DeadlineExceeded after Timeout; with context.Canceled when the worker is to stop and
+	// Grace is over, and when the handler has returned. docs/errors.md has the table, with what
+	// becomes of the handler's result.
 	//
 	// Calls with this ctx then fail with context.Canceled, or with what their package makes
 	// of that; only context.Cause(ctx) says why. After a long pause, LeaseValid(ctx) knows before

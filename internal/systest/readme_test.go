@@ -58,10 +58,16 @@ var (
 	mux               sluice.Mux
 	e                 sluice.Entry
 	err, errBusy      error
+	errUnpaid         error
 	basket            []string
 	w                 http.ResponseWriter
 	ordered           bool
 )
+
+type anOrder struct {
+	Paid bool
+	Left time.Duration
+}
 
 func sell(context.Context) error                                     { return nil }
 func work(context.Context) error                                     { return nil }
@@ -70,6 +76,8 @@ func cancelUnpaid(context.Context, string) error                     { return ni
 func sendReceipt(context.Context, sluice.Entry) error                { return nil }
 func sweep(context.Context, sluice.Entry) error                      { return nil }
 func makeReport(context.Context, sluice.Entry) error                 { return nil }
+func openOrder(context.Context, string) (o anOrder, err error)        { return o, nil }
+func ship(context.Context, string) error                             { return nil }
 func sendEmail[T any](context.Context, sluice.Entry, T) error        { return nil }
 func logged(next sluice.Handler) sluice.Handler                      { return next }
 `
