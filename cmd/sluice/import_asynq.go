@@ -142,6 +142,9 @@ func (a *app) openAsynq(ctx context.Context, o importOptions) (i *asynqImport, e
 	}
 	from := fromasynq.Open(rdb, name)
 	exists, err := from.Exists(ctx)
+	if err == nil {
+		_, err = from.Counts(ctx) // so that a right that the user lacks is known before the first task is moved
+	}
 	if err == nil && !exists {
 		err = fmt.Errorf("%w: asynq has no queue %s there", errNotFound, show(name))
 	}
@@ -203,8 +206,12 @@ func (i *asynqImport) confirmAndMove(ctx context.Context, s selection) error {
 		return nil
 	}
 	if !i.result.DryRun {
-		if err := i.arePaused(ctx); err != nil {
-			return fmt.Errorf("%w: %w", errNotConfirmed, err)
+		why, err := i.whyNotPaused(ctx)
+		if err == nil && why != "" {
+			err = fmt.Errorf("%w: %s", errNotConfirmed, why)
+		}
+		if err != nil {
+			return err
 		}
 		what := fmt.Sprintf("%s of asynq (%s) into %s", inspect.Plural(int64(n), "task"), i.states(), show(i.to.Name()))
 		if err := i.ask(ctx, "move", what, &bulk{total: n}, s); err != nil {
@@ -249,22 +256,22 @@ func (i *asynqImport) states() string {
 	return strings.Join(parts, ", ")
 }
 
-// arePaused refuses to move tasks that a worker could take meanwhile. In asynq it would run what is
-// here, too; here it could finish a task before it has left asynq, and an import that is repeated
-// would add that task again.
-func (i *asynqImport) arePaused(ctx context.Context) error {
+// whyNotPaused says which queue hands tasks out, so that none can be moved; "" if neither does. A
+// worker of asynq would run what is here, too. One of this queue could finish a task before it has
+// left asynq, and an import that is repeated would add that task again.
+func (i *asynqImport) whyNotPaused(ctx context.Context) (why string, err error) {
 	paused, err := i.from.Paused(ctx)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if !paused {
-		return errors.New("the queue of asynq hands tasks out: pause it (asynq queue pause, or Inspector.PauseQueue)")
+		return "the queue of asynq hands tasks out: pause it (asynq queue pause, or Inspector.PauseQueue)", nil
 	}
 	s, err := i.to.Stats(ctx)
 	if err == nil && (!s.Paused || !s.PausedUntil.IsZero()) {
-		err = fmt.Errorf("the queue %s hands tasks out: pause it (without --for) until an import has left nothing", show(i.to.Name()))
+		why = fmt.Sprintf("the queue %s hands tasks out: pause it (without --for) until an import has left nothing", show(i.to.Name()))
 	}
-	return err
+	return why, err
 }
 
 // movePart moves some tasks: into the queue first, and then out of asynq.
@@ -315,8 +322,8 @@ func (i *asynqImport) transfer(ctx context.Context, read []fromasynq.Task, resto
 	if len(read) == 0 {
 		return nil
 	}
-	if err := i.arePaused(ctx); err != nil {
-		return err
+	if why, err := i.whyNotPaused(ctx); err != nil || why != "" {
+		return cmp.Or(err, errors.New(why))
 	}
 	outcomes, failed := i.to.Restore(ctx, restored...)
 	var there []fromasynq.Task

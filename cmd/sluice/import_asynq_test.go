@@ -5,7 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -16,7 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/internal/redistest"
 )
 
 // asynqStage is a stage with asynq on the same server.
@@ -307,102 +307,94 @@ func TestImport_AsynqEndsAtEachCommand(t *testing.T) {
 	require.Positive(t, inBoth, "none was interrupted between the two")
 }
 
-// TestImport_AnAppMovesFromAsynqWithItsTasksInFlight: 10,000 tasks that are pending, scheduled,
-// retried and archived; the importer is killed again and again. Each task is done once, by a server
-// of asynq or by a Worker.
-func TestImport_AnAppMovesFromAsynqWithItsTasksInFlight(t *testing.T) {
-	redistest.NotShort(t)
+// atLeave calls a function before the first command that takes tasks out of asynq.
+type atLeave struct {
+	breaking
+	call func()
+}
+
+func (h *atLeave) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "eval" && strings.Contains(fmt.Sprint(cmd.Args()[1]), "LREM") && h.call != nil {
+			h.call()
+			h.call = nil
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (h *atLeave) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// TestImport_AsynqChangesMeanwhile: what asynq keeps is not in the queue, also if it is resumed
+// between the two.
+func TestImport_AsynqChangesMeanwhile(t *testing.T) {
 	a := newAsynqStage(t)
 	ctx := t.Context()
-	const tasks = 10_000
-	var mu sync.Mutex // guards what follows
-	done, failed := map[string]int{}, map[string]int{}
-	all := func() int {
-		mu.Lock()
-		defer mu.Unlock()
-		return len(done)
-	}
-	// work fails the first attempt of a third of the kinds.
-	work := func(kind, id string) error {
-		mu.Lock()
-		defer mu.Unlock()
-		if (kind == "retried" || kind == "archived") && failed[id] == 0 {
-			failed[id]++
-			return errors.New("the first attempt fails")
-		}
-		done[id]++
-		return nil
-	}
-	for i := range tasks {
-		id := asynq.TaskID(fmt.Sprint("task-", i))
-		switch i % 5 {
-		case 0:
-			a.enqueue("retried", "p", id)
-		case 1:
-			a.enqueue("archived", "p", id, asynq.MaxRetry(0))
-		case 2:
-			a.enqueue("scheduled", "p", id, asynq.ProcessIn(time.Hour))
-		case 3:
-			a.enqueue("scheduled", "p", id, asynq.ProcessIn(time.Duration(i%7)*time.Second))
-		default:
-			a.enqueue("pending", "p", id)
-		}
-	}
-	a.serve(asynq.Config{Concurrency: 8, RetryDelayFunc: func(n int, _ error, _ *asynq.Task) time.Duration { return time.Duration(n+1) * time.Second }},
-		func(ctx context.Context, task *asynq.Task) error {
-			id, _ := asynq.GetTaskID(ctx)
-			return work(task.Type(), id)
-		}, func() {
-			require.Eventually(t, func() bool { return all() > tasks/10 }, time.Minute, time.Millisecond)
-			a.pauseBoth("mails")
-		})
-	before := all()
-	info, err := a.inspector.GetQueueInfo("default")
-	require.NoError(t, err)
-	require.Zero(t, info.Active)
-	require.Positive(t, info.Retry*info.Archived*info.Scheduled*info.Pending, "%+v", info)
-
-	kills := 0
-	for {
-		ids := a.rdb.ZCard(ctx, "Queue:mails").Val()
-		tool := exec.CommandContext(ctx, os.Args[0], "import", "--from-asynq", "default", "--to", "mails", "--yes")
-		tool.Env = append(os.Environ(), mainChild+"=1", "SLUICE_URL="+a.env["SLUICE_URL"])
-		require.NoError(t, tool.Start())
-		ended := make(chan error, 1)
-		go func() { ended <- tool.Wait() }()                                                  // it ends with the process
-		for kills < 8 && len(ended) == 0 && a.rdb.ZCard(ctx, "Queue:mails").Val() < ids+300 { // at least a step further than the one before
-			time.Sleep(time.Millisecond) // a child of the system's is not in a bubble
-		}
-		if kills < 8 && len(ended) == 0 {
-			require.NoError(t, tool.Process.Kill())
-			kills++
-		}
-		if err := <-ended; err == nil {
-			break
-		}
-	}
-	require.Positive(t, kills)
-	require.Equal(t, before, all(), "none is done while both are paused")
-
 	q := a.queue("mails")
-	stats, err := q.Stats(ctx)
-	require.NoError(t, err)
-	require.EqualValues(t, info.Archived, stats.Dead)
-	require.EqualValues(t, tasks-before, stats.Due+stats.Scheduled+stats.Dead)
-	a.ok("revive", "mails", "--all", "--yes")
-	a.ok("run", "mails", "--all", "--state", "scheduled", "--yes")
-	a.ok("resume", "mails")
-	working, stop := context.WithCancel(ctx)
-	defer stop()
-	ended := make(chan error, 1)
-	worker := &sluice.Worker{Queue: q, Handler: func(_ context.Context, e sluice.Entry) error { return work(e.Kind, e.ID) }}
-	go func() { ended <- worker.Run(working) }() // it ends with working
-	require.Eventually(t, func() bool { return all() == tasks }, time.Minute, 10*time.Millisecond)
-	stop()
-	<-ended
-	for id, n := range done {
-		require.Equal(t, 1, n, id)
+	for _, id := range []string{"a", "b"} {
+		a.enqueue("k", "p", asynq.TaskID(id), asynq.ProcessIn(time.Hour))
 	}
-	require.Empty(t, a.rdb.Keys(ctx, "asynq:{default}:t:*").Val())
-	t.Logf("%d done by asynq, %d by the Worker, %d kills", before, tasks-before, kills)
+	a.pauseBoth("mails")
+	run := func(call func()) (code int, told string) {
+		rdb := redis.NewClient(&redis.Options{Addr: a.server.Addr})
+		rdb.AddHook(&atLeave{call: call})
+		var out, errOut strings.Builder
+		tool := &app{in: strings.NewReader(""), out: &output{Writer: &out}, errOut: &errOut, rdb: rdb, lookupEnv: func(string) (string, bool) { return "", false }}
+		code = tool.run(ctx, []string{"import", "--from-asynq", "default", "--to", "mails", "--yes"})
+		return code, out.String() + errOut.String()
+	}
+	code, told := run(func() { require.NoError(t, a.inspector.UnpauseQueue("default")) })
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, told, "was resumed meanwhile")
+	requireIn := func(asynq int, here int64) {
+		info, err := a.inspector.GetQueueInfo("default")
+		require.NoError(t, err)
+		stats, err := q.Stats(ctx)
+		require.NoError(t, err)
+		require.Equal(t, []any{asynq, here}, []any{info.Size, stats.Scheduled + stats.Due}, told)
+	}
+	requireIn(2, 0)
+
+	require.NoError(t, a.inspector.PauseQueue("default"))
+	code, told = run(func() { require.NoError(t, a.inspector.UpdateTaskPayload("default", "a", []byte("another"))) })
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, told, "1 task imported of 2")
+	requireIn(1, 1)
+	code, told = run(nil)
+	require.Equal(t, exitOK, code, told)
+	requireIn(0, 2)
+	got, err := q.Get(ctx, "a")
+	require.NoError(t, err)
+	require.Equal(t, "another", string(got.Payload))
+}
+
+// TestImport_AsynqOnAnotherServer, as a user with the rights that docs/from-asynq.md names.
+func TestImport_AsynqOnAnotherServer(t *testing.T) {
+	a, s := newAsynqStage(t), newStage(t)
+	page, err := os.ReadFile("../../docs/from-asynq.md")
+	require.NoError(t, err)
+	rule := regexp.MustCompile("`(~asynq:[^`]*)`").FindStringSubmatch(string(page))
+	require.Len(t, rule, 2)
+	a.enqueue("k", "p")
+	a.enqueue("k", "p", asynq.Unique(time.Hour), asynq.ProcessIn(time.Hour))
+	a.enqueue("k", "p", asynq.Group("g"))
+	require.NoError(t, a.inspector.PauseQueue("default"))
+	s.ok("pause", "default")
+	for _, word := range append(strings.Fields(rule[1]), "") { // without one after the other; without none at last
+		a.become("importer", slices.DeleteFunc(strings.Fields(rule[1]), func(w string) bool { return w == word }))
+		s.env["SLUICE_FROM_PASSWORD"] = "secret-importer"
+		got := s.run("import", "--from-asynq", "default", "--from-url", "redis://importer@"+a.server.Addr, "--yes")
+		if word != "" {
+			require.Equal(t, exitDenied, got.code, "%s: %s%s", word, got.out, got.err)
+			continue
+		}
+		require.Equal(t, exitFailed, got.code, got.err)
+		require.Contains(t, got.out, "2 tasks imported of 2")
+		require.Contains(t, got.err, "aggregating 1")
+	}
+	stats, err := s.queue("default").Stats(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 2, stats.Due+stats.Scheduled)
 }

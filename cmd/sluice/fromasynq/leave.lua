@@ -4,6 +4,11 @@
 -- RETURNS one number per task: 1 it has left   0 there is no such task   2 it has changed, or is at work   3 the queue is not paused,
 --         so that a worker may take the task at any time: nothing changed
 -- It may run twice: a task that has left is not there.
+local none = KEYS[1] .. ':none' -- a right that the user lacks ends the script here, before the first change
+redis.call('LREM', none, -1, '')
+redis.call('ZREM', none, '')
+redis.call('GET', none)
+redis.call('DEL', none)
 local zsets, replies = { scheduled = 2, retry = 3, archived = 4 }, {}
 local paused = redis.call('EXISTS', KEYS[5]) == 1
 for i = 1, #ARGV, 2 do
