@@ -89,7 +89,7 @@ var codeBlock = regexp.MustCompile("(?ms)^```(\\w*)\n(.*?)^```$")
 func TestReadme_SnippetsCompile(t *testing.T) {
 	t.Parallel()
 	text, found := given, 0
-	for _, page := range []string{"README.md", "README.zh-CN.md", "docs/locks.md", "docs/tasks.md", "docs/errors.md", "docs/testing.md"} { // database.md is about sluicesql, whose examples compile there
+	for _, page := range []string{"README.md", "README.zh-CN.md", "docs/locks.md", "docs/tasks.md", "docs/errors.md", "docs/testing.md", "docs/from-rabbitmq-rocketmq.md"} { // database.md is about sluicesql, whose examples compile there
 		for _, block := range codeBlock.FindAllStringSubmatch(document(t, page), -1) {
 			if block[1] != "go" {
 				continue
