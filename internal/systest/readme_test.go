@@ -61,9 +61,26 @@ var (
 	basket            []string
 	w                 http.ResponseWriter
 	ordered           bool
+	buyer             string
+	errUnpaid         error
+	orders            table
 )
 
+type (
+	table struct{}
+	order struct {
+		Paid bool
+		Left time.Duration
+	}
+)
+
+func (table) Open(ctx context.Context, number, buyer string, payIn time.Duration) (o order, err error) {
+	return o, err
+}
+
 func sell(context.Context) error                                     { return nil }
+func checkOut(context.Context, string) error                         { return nil }
+func remind(context.Context, string) error                           { return nil }
 func work(context.Context) error                                     { return nil }
 func sellAll(context.Context, []string) error                        { return nil }
 func cancelUnpaid(context.Context, string) error                     { return nil }
