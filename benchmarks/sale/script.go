@@ -41,6 +41,11 @@ func (b *byScript) Begin(ctx context.Context) error {
 	return b.Redis.Set(ctx, b.keys()[0], b.Stock, 0).Err()
 }
 
+func (b *byScript) End(ctx context.Context) {
+	_ = b.queue.Purge(ctx)
+	_ = b.Redis.Del(ctx, b.keys()...).Err()
+}
+
 func (b *byScript) Left(ctx context.Context) (int, error) {
 	return b.Redis.Get(ctx, b.keys()[0]).Int()
 }

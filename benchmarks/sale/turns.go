@@ -54,6 +54,8 @@ func (b *byTurns) Begin(ctx context.Context) error {
 	})
 }
 
+func (b *byTurns) End(ctx context.Context) { _ = b.queue.Purge(ctx) }
+
 func (b *byTurns) Left(ctx context.Context) (n int, err error) {
 	return n, b.Store.Query(ctx, `SELECT stock FROM item`).Scan(&n)
 }

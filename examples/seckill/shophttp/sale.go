@@ -106,6 +106,9 @@ func Hold(ctx context.Context, o Options, p *Page) (Result, error) {
 	if err := s.way.Begin(ctx); err != nil {
 		return Result{}, err
 	}
+	if o.Redis != "" { // a server that is not ours
+		defer s.end(ctx)
+	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return Result{}, err
@@ -178,6 +181,13 @@ func (s *sale) replace(i int, c *child) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.broken = fmt.Errorf("process %d of the service: %w", i+1, cmp.Or(c.err, errors.New("ended")))
+}
+
+// end removes the sale from a server that stays, also when ctx has ended.
+func (s *sale) end(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
+	defer cancel()
+	s.way.End(ctx)
 }
 
 // stop ends the service.

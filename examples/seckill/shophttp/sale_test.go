@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/redistest"
 )
 
 // TestHold_SellsExactlyItsStock kills two processes and Redis in the middle of a sale of some
@@ -37,6 +39,24 @@ func TestHold_SellsExactlyItsStock(t *testing.T) {
 			break
 		}
 		require.NoError(t, err)
+	}
+}
+
+// TestHold_TidiesUpAServerThatStays holds a sale on a server that it has not started: no task and no
+// stock of it stays there.
+func TestHold_TidiesUpAServerThatStays(t *testing.T) {
+	t.Parallel()
+	rdb := connect(redistest.Start(t).Addr)
+	defer rdb.Close()
+	r := hold(t, Options{Method: ByStock, Redis: rdb.Options().Addr, Requests: 200, Stock: 10})
+	require.NoError(t, r.Check())
+	keys, err := rdb.Keys(t.Context(), "*seckill*").Result()
+	require.NoError(t, err)
+	for _, key := range keys { // counters may stay
+		require.Regexp(t, ":(counts|line|stock)$", key)
+		if strings.HasSuffix(key, ":stock") {
+			require.NotContains(t, rdb.HGetAll(t.Context(), key).Val(), "total:"+item)
+		}
 	}
 }
 

@@ -35,6 +35,11 @@ func (b byStock) Begin(ctx context.Context) error {
 	return b.queue.SetStock(ctx, item, int64(b.Stock))
 }
 
+func (b byStock) End(ctx context.Context) {
+	_ = b.queue.Purge(ctx)
+	_ = b.queue.DeleteStock(ctx, item)
+}
+
 // Buy takes a unit for the customer and enqueues the order, in one step. When the stock is gone the
 // Queue answers from memory, which is what happens to nearly all requests of a flash sale.
 func (b byStock) Buy(ctx context.Context, customer int) (string, error) {
