@@ -62,21 +62,32 @@ var (
 	basket            []string
 	w                 http.ResponseWriter
 	ordered           bool
+	buyer             string
+	orders            table
 )
 
-type anOrder struct {
-	Paid bool
-	Left time.Duration
+type (
+	table struct{}
+	order struct {
+		Paid bool
+		Left time.Duration
+	}
+)
+
+func (table) Open(ctx context.Context, number, buyer string, payIn time.Duration) (o order, err error) {
+	return o, err
 }
 
 func sell(context.Context) error                                     { return nil }
+func checkOut(context.Context, string) error                         { return nil }
+func remind(context.Context, string) error                           { return nil }
 func work(context.Context) error                                     { return nil }
 func sellAll(context.Context, []string) error                        { return nil }
 func cancelUnpaid(context.Context, string) error                     { return nil }
 func sendReceipt(context.Context, sluice.Entry) error                { return nil }
 func sweep(context.Context, sluice.Entry) error                      { return nil }
 func makeReport(context.Context, sluice.Entry) error                 { return nil }
-func openOrder(context.Context, string) (o anOrder, err error)        { return o, nil }
+func openOrder(context.Context, string) (o order, err error)          { return o, nil }
 func ship(context.Context, string) error                             { return nil }
 func sendEmail[T any](context.Context, sluice.Entry, T) error        { return nil }
 func logged(next sluice.Handler) sluice.Handler                      { return next }

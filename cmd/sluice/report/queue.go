@@ -15,8 +15,8 @@ type Queue struct {
 	Scheduled       int64   `json:"scheduled"`
 	Leased          int64   `json:"leased"`
 	Dead            int64   `json:"dead"`
-	Done            int64   `json:"done"`     // finished tasks that are remembered
-	Finished        int64   `json:"finished"` // this and the next five begin at 0 after a day without work
+	Done            int64   `json:"done"`      // finished tasks that are remembered
+	Finished        int64   `json:"finished"`  // this and the next five begin at 0 after a day without work
 	Discarded       int64   `json:"discarded"` // of the finished ones
 	Retried         int64   `json:"retried"`
 	Buried          int64   `json:"buried"`
