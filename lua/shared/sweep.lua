@@ -17,5 +17,5 @@ local function sweep()
       settleGone(id, field)
     end
   end
-  redis.call('HSET', KEYS[12], 'sweep', found[1])
+  if found[1] == '0' then redis.call('HDEL', KEYS[12], 'sweep') else redis.call('HSET', KEYS[12], 'sweep', found[1]) end
 end

@@ -148,3 +148,15 @@ func TestRetention_WhatIsNoLetterAnyMoreIsDone(t *testing.T) {
 		b.Enqueue(sluice.OutcomeDone, once)
 	}, sluice.WithRetention(time.Hour))
 }
+
+// TestStock_NothingIsLeftOfAnEndedSale: no key with a sweep's place, once the stock is deleted and a Worker has lived.
+func TestStock_NothingIsLeftOfAnEndedSale(t *testing.T) {
+	eachStock(t, 2, func(s stock) {
+		s.Enqueue(sluice.OutcomeAdded, phone("a"))
+		s.sweep()
+		require.NoError(s, s.Q.Dequeue(s.Context(), s.ClaimOne(time.Minute)))
+		require.NoError(s, s.Q.DeleteStock(s.Context(), "phone"))
+		s.sweep()
+		require.Zero(s, s.RDB.Exists(s.Context(), "{"+s.Key+"}:stock").Val())
+	})
+}
