@@ -282,10 +282,13 @@ type Stats struct {
 	Done int64
 	// Finished is how many tasks were finished by a Worker or Dequeue, discarded, or taken by Pop.
 	//
-	// This counter and the next four are of all processes. They begin again at 0 after a day in
+	// This counter and the next five are of all processes. They begin again at 0 after a day in
 	// which no Worker ran and fewer than 16 tasks were counted; nothing else makes them fall. A
 	// server that denies HINCRBY counts nothing.
 	Finished int64
+	// Discarded is how many of the finished ones were discarded by Discard, or expired: their units were
+	// put back, and they are not remembered.
+	Discarded int64
 	// Retried is how many attempts failed, after which the task was to be tried again.
 	Retried int64
 	// Buried is how many tasks were put among the dead letters.
@@ -342,7 +345,7 @@ func (q *Queue) stats(ctx context.Context, op string) (Stats, error) {
 func statsOf(s store.Stats) Stats {
 	return Stats{
 		Due: s.Due, Scheduled: s.Scheduled, Leased: s.Leased, Dead: s.Dead,
-		Finished: s.Finished, Retried: s.Retried, Buried: s.Buried, Lost: s.Lost, Trimmed: s.Trimmed, Done: s.Done,
+		Finished: s.Finished, Discarded: s.Discarded, Retried: s.Retried, Buried: s.Buried, Lost: s.Lost, Trimmed: s.Trimmed, Done: s.Done,
 		Workers: s.Workers, WorkerSeen: s.WorkerSeen, Lateness: s.Lateness, NextDue: s.NextDue,
 		Paused: s.Paused, PausedUntil: s.PausedUntil, Waiting: s.Waiting, Limits: Limits(s.Limits), GroupWaiting: s.GroupWaiting,
 	}

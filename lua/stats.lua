@@ -6,14 +6,14 @@
 --           leased, for how many ms it is paused, -1 for no end, -2 if it is not; the five counts as below; how many workers live, and when one did last, in
 --           Unix seconds, or ''; clients in line; how many
 --           finished tasks are remembered;
---           of its limits: running, rate, per in microseconds, burst, per group, 0 for none; how many tasks wait in groups }
+--           of its limits: running, rate, per in microseconds, burst, per group, 0 for none; how many tasks wait in groups; how many were discarded }
 -- USES prelude, limits, payload
 -- RETRY readOnly: changes nothing.
 local due = redis.call('ZCOUNT', KEYS[1], '-inf', text(now))
 local leased = redis.call('ZCOUNT', KEYS[5], '(' .. text(now), '+inf')
 local oldest = redis.call('ZRANGEBYSCORE', KEYS[1], '-1e300', text(now), 'WITHSCORES', 'LIMIT', 0, 1)[2]
 local scheduled = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. text(now), '1e300', 'WITHSCORES', 'LIMIT', 0, 1)[2]
-local counts = redis.call('HMGET', KEYS[9], 'done', 'retried', 'buried', 'lost', 'dropped', 'worked')
+local counts = redis.call('HMGET', KEYS[9], 'done', 'retried', 'buried', 'lost', 'dropped', 'worked', 'discarded')
 for i = 1, 5 do counts[i] = finite(counts[i]) or 0 end
 counts[4] = counts[4] + redis.call('ZCOUNT', KEYS[5], '-inf', text(now)) -- those that have run out, and which nothing has counted yet: see leases.lua
 local workers = redis.call('ZCOUNT', KEYS[13], '(' .. text(now), text(now + 10800))
@@ -26,4 +26,4 @@ return { due, math.max(redis.call('ZCARD', KEYS[1]) - due - leased, 0), redis.ca
   leased, pause, counts[1], counts[2], counts[3], counts[4], counts[5], workers, finite(counts[6]) and counts[6] or '', type(waiting) == 'number' and waiting or 0,
   type(done) == 'number' and done or 0, limits.running,
   limits.rate, limits.rate > 0 and limits.per or 0, limits.rate > 0 and limits.burst or 0, limits.group,
-  redis.call('ZLEXCOUNT', KEYS[14], '[~', '(\127') }
+  redis.call('ZLEXCOUNT', KEYS[14], '[~', '(\127'), finite(counts[7]) or 0 }

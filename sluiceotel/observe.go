@@ -23,6 +23,7 @@ var queueCounters = []struct {
 	of                func(s sluice.Stats) int64
 }{
 	{"sluice.queue.finished", "Tasks that were finished, discarded or popped, in any process.", func(s sluice.Stats) int64 { return s.Finished }},
+	{"sluice.queue.discarded", "Of the finished ones, those that were discarded or have expired.", func(s sluice.Stats) int64 { return s.Discarded }},
 	{"sluice.queue.retried", "Tasks that failed and are to be tried again, in any process.", func(s sluice.Stats) int64 { return s.Retried }},
 	{"sluice.queue.buried", "Tasks that were put among the dead letters, by any process.", func(s sluice.Stats) int64 { return s.Buried }},
 	{"sluice.queue.lost", "Leases that ran out, in any process.", func(s sluice.Stats) int64 { return s.Lost }},

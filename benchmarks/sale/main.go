@@ -19,12 +19,30 @@ import (
 )
 
 func main() {
-	shophttp.RunChild(guards)
+	shophttp.RunChild(ways)
 	os.Exit(parentMain(os.Args[1:], os.Stdout, os.Stderr))
 }
 
+const (
+	noLock      = "no lock"
+	conditional = "conditional UPDATE"
+	script      = "own script, then Enqueue"
+	lockerDo    = "Locker.Do"
+	redislockDo = "redislock"
+	redsyncDo   = "redsync"
+)
+
 // methods are the ways to sell, in their order.
-var methods = []string{shophttp.NoLock, shophttp.Conditional, shophttp.Sluice, redislockName, redsyncName}
+var methods = []string{shophttp.ByStock, script, conditional, lockerDo, redislockDo, redsyncDo, noLock}
+
+var ways = map[string]shophttp.OpenWay{
+	script:      openScript,
+	conditional: turnsBy(takeIfLeft, openUnguarded),
+	lockerDo:    turnsBy(takeSeen, openLocked),
+	redislockDo: turnsBy(takeSeen, openBSM),
+	redsyncDo:   turnsBy(takeSeen, openRedsync),
+	noLock:      turnsBy(takeBlindly, openUnguarded),
+}
 
 // parentMain returns the exit status: 1 if a sale could not be held, or a way other than "no lock"
 // did not sell exactly its stock.
@@ -43,7 +61,7 @@ func parentMain(args []string, out, log io.Writer) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	o.Say = func(string, ...any) {}
+	o.Say, o.Ways = func(string, ...any) {}, ways
 	status, results := 0, map[string][]shophttp.Result{}
 	for round := range *rounds {
 		for _, o.Method = range methods {
@@ -53,7 +71,7 @@ func parentMain(args []string, out, log io.Writer) int {
 				return 1
 			}
 			fmt.Fprintf(log, "round %d: %s: %.0f/s\n", round+1, o.Method, r.Rate())
-			if err := r.Check(); err != nil && o.Method != shophttp.NoLock {
+			if err := r.Check(); err != nil && o.Method != noLock {
 				fmt.Fprintf(log, "sale: %s: %v\n", o.Method, err)
 				status = 1
 			}
@@ -68,7 +86,7 @@ func parentMain(args []string, out, log io.Writer) int {
 func render(results map[string][]shophttp.Result) string {
 	t := table.NewWriter()
 	t.Style().Format.Header = text.FormatDefault
-	t.AppendHeader(table.Row{"", "sold of " + fmt.Sprint(results[shophttp.Sluice][0].Rows.Total), "oversold", "all paid after, s", "requests/s",
+	t.AppendHeader(table.Row{"", "sold of " + fmt.Sprint(results[shophttp.ByStock][0].Rows.Total), "oversold", "all paid after, s", "requests/s",
 		"p99, ms", "longest, ms", "told to try again", "database transactions a request", "Redis commands a request"})
 	for _, method := range methods {
 		rs := results[method]

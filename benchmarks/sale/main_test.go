@@ -12,7 +12,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	shophttp.RunChild(guards)
+	shophttp.RunChild(ways)
 	os.Exit(m.Run())
 }
 

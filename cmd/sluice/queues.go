@@ -190,6 +190,7 @@ func queueColumns(now time.Time, wide, rated bool) []column[queueRow] {
 	add("dead", func(s sluice.Stats) any { return inspect.Count(s.Dead) })
 	if wide {
 		add("finished", func(s sluice.Stats) any { return inspect.Count(s.Finished) })
+		add("discarded", func(s sluice.Stats) any { return inspect.Count(s.Discarded) })
 		add("retried", func(s sluice.Stats) any { return inspect.Count(s.Retried) })
 		add("buried", func(s sluice.Stats) any { return inspect.Count(s.Buried) })
 		add("lost", func(s sluice.Stats) any { return inspect.Count(s.Lost) })

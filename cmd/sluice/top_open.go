@@ -85,7 +85,7 @@ func (m *topModel) inside() []line {
 	}
 	s := o.row.stats
 	lines = append(lines, line{}, line{fmt.Sprintf("due %s  scheduled %s  waiting in groups %s  leased %s  dead %s  done %s", inspect.Count(s.Due), inspect.Count(s.Scheduled), inspect.Count(s.GroupWaiting), inspect.Count(s.Leased), inspect.Count(s.Dead), inspect.Count(s.Done)), lookPlain},
-		line{fmt.Sprintf("finished %s  retried %s  buried %s  lost %s  trimmed %s", inspect.Count(s.Finished), inspect.Count(s.Retried), inspect.Count(s.Buried), inspect.Count(s.Lost), inspect.Count(s.Trimmed)), lookPlain})
+		line{fmt.Sprintf("finished %s (discarded %s)  retried %s  buried %s  lost %s  trimmed %s", inspect.Count(s.Finished), inspect.Count(s.Discarded), inspect.Count(s.Retried), inspect.Count(s.Buried), inspect.Count(s.Lost), inspect.Count(s.Trimmed)), lookPlain})
 	if s.Due > 0 {
 		lines = append(lines, line{"the first due task waits for " + span(s.Lateness), lookPlain})
 	}

@@ -246,6 +246,7 @@ func (a *app) export(ctx context.Context, queues []*sluice.Queue, states []sluic
 type importOptions struct {
 	to     string
 	dryRun bool
+	asynq  asynqFlags
 }
 
 // importJSON is what import did, in JSON.
@@ -261,17 +262,38 @@ type importJSON struct {
 func (a *app) importCommand() *cobra.Command {
 	var o importOptions
 	c := &cobra.Command{
-		Use: "import [FILE|-]", Short: "Put tasks that export has written into their queues, as they were",
+		Use: "import [FILE|-]", Short: "Put tasks that export has written, or those of asynq, into queues, as they were",
 		Long: `Put the tasks of JSON lines, as export writes them, into their queues, or into one: with their states, due times, attempts, errors and
 payloads. What was leased is due at once. An ID of which there is a task, or that is done and
-remembered, is kept as it is: to import a file again is safe then. Units are held whatever is left: set the stock afterwards. A wrong line ends it, with its number; what stands before it is in the queues.`,
+remembered, is kept as it is: to import a file again is safe then. Units are held whatever is left: set the stock afterwards. A wrong line ends it, with its number; what stands before it is in the queues.
+
+--from-asynq takes the tasks of a queue of asynq instead, scheduled, retry, pending and archived ones, into the queue of that name or
+--to. Both queues have to be paused. Each task is in the queue before it leaves asynq, so that none is lost: an import that was
+interrupted is repeated. Keep both queues paused until one has ended with exit code 0: a task that ran before it has left asynq would
+run again. What is active or aggregating is left there. What a task's properties have no counterpart for is counted. IDs in the
+queue stay as they are, and so do asynq's tasks with those.`,
 		Example: `  sluice import dead.jsonl
-  sluice import dead.jsonl --to orders-again --dry-run`,
-		Args: usageArgs(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.importFile(cmd.Context(), args[0], o) },
+  sluice import dead.jsonl --to orders-again --dry-run
+  sluice import --from-asynq default --to mails --dry-run
+  sluice import --from-asynq default --to mails`,
+		Args: usageArgs(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case o.asynq.queue != "" && len(args) > 0:
+				return usagef("import reads a file, or a queue of asynq")
+			case o.asynq.queue != "":
+				return a.importAsynq(cmd.Context(), o)
+			case len(args) == 0:
+				return usagef("name a file (- is standard input), or a queue of asynq with --from-asynq\nusage: %s", cmd.UseLine())
+			case o.asynq.isSet():
+				return usagef("--from-url, --state, --yes and --confirm are for --from-asynq")
+			}
+			return a.importFile(cmd.Context(), args[0], o)
+		},
 	}
 	c.Flags().StringVar(&o.to, "to", "", "this queue, instead of those that are named")
-	c.Flags().BoolVar(&o.dryRun, "dry-run", false, "read and check all lines, and put nothing into a queue")
+	c.Flags().BoolVar(&o.dryRun, "dry-run", false, "read and check all lines or tasks, and put nothing into a queue")
+	o.asynq.addTo(c)
 	return c
 }
 

@@ -1,3 +1,5 @@
+// This file and worker.go sell by a lock.
+
 package main
 
 import (
@@ -9,52 +11,26 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// visit serves a buyer once. The buyer then goes to the end of the queue, or leaves if the
-// order is paid. The look before the lock decides nothing: it only spares the other buyers
-// the wait for one that cannot buy anyway.
-func (s *seller) visit(ctx context.Context, b buyer, ordered func(purchase)) error {
-	v, err := s.shop.look(ctx, b.customer)
-	if err != nil || v.status == paid {
-		return err
-	}
-	defer s.buyers.add(b)
-	if v.status == unpaid || v.stock == 0 {
-		return nil
-	}
-	p, err := s.buy(ctx, b.customer)
-	switch {
-	case errors.Is(err, sluice.ErrUnknown), errors.Is(err, sluice.ErrLost), errors.Is(err, errOvertaken):
-		// The buyer comes again. This attempt may have left an order that will not be
-		// paid, or a task without an order; the worker removes both when they are due.
-		return nil
-	case err == nil && p.result == sold:
-		ordered(p)
-	}
-	return err
+// byLock sells with a Locker around the look at the stock, the work and the write, and with a task
+// that cancels the order if it is not paid.
+type byLock struct {
+	assignment
+	shop   *shop
+	locker *sluice.Locker
+	queue  *sluice.Queue
 }
 
-// purchase is the result of a hold of the lock.
-type purchase struct {
-	order
-	intention
-	result string
-}
-
-const (
-	sold      = "sold"
-	soldOut   = "sold out"
-	hasOne    = "has one"
-	overtaken = "overtaken"
-	failed    = "failed"
-)
-
-// buy buys a unit under the lock. It holds the lock until the transaction has committed: if it
+// buy buys a unit under the lock, if there was one to be seen before: a buyer that cannot buy anyway
+// does not have the others wait. It holds the lock until the transaction has committed: if it
 // released the lock before that, the next buyer would read the old stock.
 //
-// A counter alone needs no lock: a conditional UPDATE, or one script, decrements it safely. The
+// A counter alone needs no lock, nor do a unit and its order (see byStock). The
 // lock is for the work between the look and the write (pricing, limits, calls of other
 // services): no other buyer changes the stock meanwhile, so none has to start again.
-func (s *seller) buy(ctx context.Context, customer int) (purchase, error) {
+func (s *byLock) buy(ctx context.Context, customer int, seen view) (purchase, error) {
+	if seen.stock == 0 {
+		return purchase{result: soldOut}, nil
+	}
 	var p purchase
 	var hold section
 	began := time.Now()
@@ -72,7 +48,7 @@ func (s *seller) buy(ctx context.Context, customer int) (purchase, error) {
 
 // inside is the critical section. Its ctx, and with it the transaction, ends when the lock is
 // lost.
-func (s *seller) inside(ctx context.Context, customer int) (purchase, error) {
+func (s *byLock) inside(ctx context.Context, customer int) (purchase, error) {
 	v, err := s.shop.look(ctx, customer)
 	switch {
 	case err != nil:
@@ -113,7 +89,7 @@ func (s *seller) inside(ctx context.Context, customer int) (purchase, error) {
 // the receipt of Get is stale once a worker claims the task. A worker that has claimed the task
 // finds the order paid. So does a worker that claims it because Cancel failed, so errors of
 // Cancel, including ErrUnknown, can be ignored.
-func (s *seller) pay(ctx context.Context, p purchase) error {
+func (s *byLock) pay(ctx context.Context, p purchase) error {
 	if !p.pays || pause(ctx, p.after) != nil {
 		return nil
 	}

@@ -12,18 +12,17 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// newSeller returns a seller of a new sale, with a server and a shop of its own.
-func newSeller(t *testing.T, c config) *seller {
+// newSale returns what a process of a new sale has, with a server and a shop of its own.
+func newSale(t *testing.T, c config) *byLock {
 	t.Helper()
 	server, err := openServer(t.Context(), "")
 	require.NoError(t, err)
 	t.Cleanup(server.close)
-	e := assignment{config: c, Addr: server.addr, Run: "test"}
-	return join(t, e, newShop(t, c.Stock))
+	return join(t, assignment{config: c, Addr: server.addr, Run: "test"}, newShop(t, c.Stock))
 }
 
-// join returns another seller of the same sale.
-func join(t *testing.T, e assignment, db *shop) *seller {
+// join returns what another process of the same sale has.
+func join(t *testing.T, e assignment, db *shop) *byLock {
 	t.Helper()
 	rdb := connect(e.Addr)
 	locker, err := sluice.NewLocker(rdb, sluice.WithTTL(lockTTL))
@@ -34,7 +33,7 @@ func join(t *testing.T, e assignment, db *shop) *seller {
 		_ = locker.Close()
 		_ = rdb.Close()
 	})
-	return &seller{assignment: e, shop: db, locker: locker, queue: queue, buyers: newBuyerQueue(e.share(0, 1))}
+	return &byLock{assignment: e, shop: db, locker: locker, queue: queue}
 }
 
 func newShop(t *testing.T, stock int) *shop {

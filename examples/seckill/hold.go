@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,8 +11,8 @@ import (
 	"time"
 )
 
-// hold runs both sales and prints a report. The error says that the second sale did not sell
-// exactly its stock, or why it could not run.
+// hold runs the sales and prints a report. The error says that one of those which have to did not
+// sell exactly its stock, or why it could not run.
 func hold(ctx context.Context, c config, s *screen) error {
 	dir, err := os.MkdirTemp("", "seckill-")
 	if err != nil {
@@ -20,23 +21,27 @@ func hold(ctx context.Context, c config, s *screen) error {
 	defer func() { _ = os.RemoveAll(dir) }()
 
 	s.say("%d buyers, %d units, seed %d", c.Buyers, c.Stock, c.Seed)
-	without, err := saleWithoutLock(ctx, c, filepath.Join(dir, "without.db"))
+	naive, err := saleWithoutLock(ctx, c, filepath.Join(dir, "naive.db"))
 	if err != nil {
-		return fmt.Errorf("sale without a lock: %w", err)
+		return fmt.Errorf("naive sale: %w", err)
 	}
-	s.say("without a lock: %d units sold of %d, oversold by %d", without.paid, c.Stock, without.oversold)
-
-	with, err := saleWithLocker(ctx, c, filepath.Join(dir, "with.db"), s)
+	s.say("read, write back one less: %d units sold of %d, oversold by %d", naive.paid, c.Stock, naive.oversold)
+	stock, err := saleOnRedis(ctx, c, false, filepath.Join(dir, "stock.db"), s)
 	if err != nil {
-		return fmt.Errorf("sale with a lock: %w", err)
+		return fmt.Errorf("sale by Task.Take: %w", err)
 	}
-	s.say("with Locker and Queue: %d units paid of %d, oversold by %d\n", with.paid, c.Stock, with.oversold)
-	s.say("%s", report(without, with))
-	return with.check()
+	s.say("by Task.Take: %d units paid of %d, oversold by %d", stock.paid, c.Stock, stock.oversold)
+	locked, err := saleOnRedis(ctx, c, true, filepath.Join(dir, "lock.db"), s)
+	if err != nil {
+		return fmt.Errorf("sale by a lock: %w", err)
+	}
+	s.say("by a lock: %d units paid of %d, oversold by %d\n", locked.paid, c.Stock, locked.oversold)
+	s.say("%s", report(naive, stock, locked))
+	return errors.Join(stock.check(), locked.check())
 }
 
-// saleWithLocker runs the sale with a Locker and a Queue, in this process or in children.
-func saleWithLocker(ctx context.Context, c config, file string, s *screen) (figures, error) {
+// saleOnRedis runs a sale by Task.Take or by a lock, in this process or in children.
+func saleOnRedis(ctx context.Context, c config, lock bool, file string, s *screen) (figures, error) {
 	began := time.Now()
 	server, err := openServer(ctx, c.Redis)
 	if err != nil {
@@ -49,9 +54,12 @@ func saleWithLocker(ctx context.Context, c config, file string, s *screen) (figu
 	}
 	defer db.close()
 
-	// Lock and queue have names of this run, so that other runs on the same server, or the
+	// Queue and lock have names of this run, so that other runs on the same server, or the
 	// remains of a crashed one, do not interfere.
-	e := assignment{config: c, Addr: server.addr, DB: file, Run: "seckill-" + strings.ToLower(rand.Text()[:10])}
+	e := assignment{config: c, Lock: lock, Addr: server.addr, DB: file, Run: "seckill-" + strings.ToLower(rand.Text()[:10])}
+	if err := server.setStock(ctx, e.Run, c.Stock); err != nil {
+		return figures{}, err
+	}
 	defer server.clean(e.Run)
 	if err := runSale(ctx, db, e, s); err != nil {
 		return figures{}, err

@@ -1,9 +1,10 @@
 // Seckill is a flash sale that sells exactly its stock.
 //
-// It runs the sale twice: first without a lock, where buyers read the stock, think, and write
-// it back; then with a Locker around that, and a Queue that cancels unpaid orders so that
-// other buyers get the units. At the end it counts in the database. The exit status says
-// whether the count is right.
+// It runs the sale three times: naively, where buyers read the stock, think, and write it back; by
+// Task.Take, where an order is one task which takes the unit in the step that enqueues it (stock.go);
+// and by a Locker around the naive way (buy.go). In the last two, orders that are not paid are
+// cancelled, and other buyers get the units. At the end it counts in the database. The exit status
+// says whether the counts are right.
 //
 // Without flags it needs no other program: Redis is a miniredis within the process, and the
 // database is a SQLite file in a temporary folder. With -http as its first flag, the sale is at its
@@ -73,10 +74,10 @@ type config struct {
 
 const usage = `Usage: seckill [flags]
 
-Holds a flash sale, without a lock and then with one, and prints how many units
-were sold. Orders that are not paid within %v are cancelled by a delayed task,
-and other buyers get the units. The exit status is 1 unless exactly the stock was
-sold. Kill a child process in the middle (-procs): the sale goes on.
+Holds a flash sale three times: naively, by Task.Take, and by a lock. It prints how
+many units were sold. Orders that are not paid within %v are cancelled, and other
+buyers get the units. The exit status is 1 unless the last two sold exactly their
+stock. Kill a child process in the middle (-procs): the sale goes on.
 
 With -http as its first flag it is another program: the sale over HTTP, with a million
 requests and a live page (seckill -http -help).

@@ -8,39 +8,42 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 )
 
-// report returns a table of both sales.
-func report(without, with figures) string {
+// report returns a table of the sales.
+func report(naive, stock, locked figures) string {
 	t := table.NewWriter()
 	t.SetStyle(table.StyleRounded)
 	t.Style().Format.Header = text.FormatDefault
 	t.SetColumnConfigs([]table.ColumnConfig{
 		{Number: 2, Align: text.AlignRight, AlignHeader: text.AlignRight},
 		{Number: 3, Align: text.AlignRight, AlignHeader: text.AlignRight},
+		{Number: 4, Align: text.AlignRight, AlignHeader: text.AlignRight},
 	})
-	t.AppendHeader(table.Row{"", "without a lock", "with Locker"})
+	t.AppendHeader(table.Row{"", "naive", "Task.Take", "Locker"})
 	t.AppendRows([]table.Row{
-		{"units for sale", without.total, with.total},
-		{"sold (paid)", without.paid, with.paid},
-		{"oversold", without.oversold, with.oversold},
-		{"customers who got two", without.twice, with.twice},
+		{"units for sale", naive.total, stock.total, locked.total},
+		{"sold (paid)", naive.paid, stock.paid, locked.paid},
+		{"oversold", naive.oversold, stock.oversold, locked.oversold},
+		{"customers who got two", naive.twice, stock.twice, locked.twice},
 	})
 	t.AppendSeparator()
 	t.AppendRows([]table.Row{
-		{"holds of the lock", "", with.sections},
-		{"a second, until first sold out", "", with.rate},
-		{"lock wait p50 / p99", "", joined(with.waited.p50, with.waited.p99)},
-		{"overtaken in spite of it", "", with.overtaken},
+		{"holds of the lock", "", "", locked.sections},
+		{"a second, until first sold out", "", "", locked.rate},
+		{"lock wait p50 / p99", "", "", joined(locked.waited.p50, locked.waited.p99)},
+		{"overtaken in spite of it", "", "", locked.overtaken},
 	})
 	t.AppendSeparator()
 	t.AppendRows([]table.Row{
-		{"orders cancelled, unit sold again", "", with.cancelled},
-		{"cancelled too early", "", early(with.late)},
-		{"cancelled late by p50 / p99 / max", "", joined(with.late.p50, with.late.p99, with.late.max)},
+		{"orders cancelled, unit sold again", "", stock.cancelled, locked.cancelled},
+		{"cancelled too early", "", early(stock.late), early(locked.late)},
+		{"cancelled late by p50 / p99 / max", "", stock.late.tell(), locked.late.tell()},
 	})
 	t.AppendSeparator()
-	t.AppendRow(table.Row{"took, until all were paid", "", round(with.took)})
+	t.AppendRow(table.Row{"took, until all were paid", "", round(stock.took), round(locked.took)})
 	return t.Render()
 }
+
+func (d spread) tell() string { return joined(d.p50, d.p99, d.max) }
 
 func early(late spread) string {
 	if late.min < 0 {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -14,23 +15,28 @@ import (
 
 func TestSale_SellsExactlyItsStock(t *testing.T) {
 	t.Parallel()
-	file := filepath.Join(t.TempDir(), "sale.db")
-	c := config{Buyers: 60, Stock: 20, Procs: 1, Seed: 3}
-	f, err := saleWithLocker(within(t, 30*time.Second), c, file, quiet(t))
-	require.NoError(t, err)
-	require.NoError(t, f.check())
-	require.Zero(t, f.overtaken)
-	require.Positive(t, f.waited.n)
+	for name, lock := range map[string]bool{"by Task.Take": false, "by a lock": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			file := filepath.Join(t.TempDir(), "sale.db")
+			c := config{Buyers: 60, Stock: 20, Procs: 1, Seed: 3}
+			f, err := saleOnRedis(within(t, 30*time.Second), c, lock, file, quiet(t))
+			require.NoError(t, err)
+			require.NoError(t, f.check())
+			require.Zero(t, f.overtaken)
+			require.Equal(t, lock, f.waited.n > 0)
 
-	db, err := openShop(file)
-	require.NoError(t, err)
-	defer db.close()
-	require.Equal(t, 20, count(t, db, `SELECT count(*) FROM orders WHERE status = 'paid'`))
-	require.Equal(t, 20, count(t, db, `SELECT count(DISTINCT customer) FROM orders WHERE status = 'paid'`))
-	require.Zero(t, count(t, db, `SELECT count(*) FROM orders WHERE status = 'unpaid'`))
-	require.Zero(t, count(t, db, `SELECT stock FROM item`))
-	require.Equal(t, -20, count(t, db, `SELECT sum(units) FROM movement`))
-	require.Zero(t, count(t, db, `SELECT count(*) FROM orders WHERE cancelled < due`))
+			db, err := openShop(file)
+			require.NoError(t, err)
+			defer db.close()
+			require.Equal(t, 20, count(t, db, `SELECT count(*) FROM orders WHERE status = 'paid'`))
+			require.Equal(t, 20, count(t, db, `SELECT count(DISTINCT customer) FROM orders WHERE status = 'paid'`))
+			require.Zero(t, count(t, db, `SELECT count(*) FROM orders WHERE status = 'unpaid'`))
+			require.Zero(t, count(t, db, `SELECT stock FROM item`))
+			require.Equal(t, -20, count(t, db, `SELECT sum(units) FROM movement`))
+			require.Zero(t, count(t, db, `SELECT count(*) FROM orders WHERE cancelled < due`))
+		})
+	}
 }
 
 func TestSale_OversellsWithoutALock(t *testing.T) {
@@ -50,14 +56,16 @@ func TestSale_NeedsTheLock(t *testing.T) {
 	for name, locked := range map[string]bool{"locked": true, "not locked": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newSeller(t, config{Buyers: buyers, Stock: buyers})
+			s := newSale(t, config{Buyers: buyers, Stock: buyers})
 			var overtakings atomic.Int32
 			var g errgroup.Group
 			for customer := range buyers {
 				g.Go(func() error {
 					buy := s.inside
 					if locked {
-						buy = s.buy
+						buy = func(ctx context.Context, customer int) (purchase, error) {
+							return s.buy(ctx, customer, view{stock: buyers})
+						}
 					}
 					p, err := buy(t.Context(), customer)
 					if p.result == overtaken {
@@ -78,18 +86,19 @@ func TestSale_NeedsTheLock(t *testing.T) {
 // sale waits for its TTL, and for nothing else.
 func TestSale_WaitsForTheTTLOfADeadHolder(t *testing.T) {
 	t.Parallel()
-	s := newSeller(t, config{Buyers: 20, Stock: 5, Procs: 1})
+	s := newSale(t, config{Buyers: 20, Stock: 5, Procs: 1})
 	dead := join(t, s.assignment, s.shop)
 	_, err := dead.locker.Lock(t.Context(), s.Run)
 	require.NoError(t, err)
 
 	began := time.Now()
-	p, err := s.buy(within(t, 2*lockTTL), 0)
+	p, err := s.buy(within(t, 2*lockTTL), 0, view{stock: 5})
 	require.NoError(t, err)
 	require.Equal(t, sold, p.result)
 	require.Greater(t, time.Since(began), lockTTL/2)
 
-	require.NoError(t, s.run(within(t, 30*time.Second)))
+	all := &seller{assignment: s.assignment, shop: s.shop, way: s, buyers: newBuyerQueue(s.share(0, 1))}
+	require.NoError(t, all.run(within(t, 30*time.Second)))
 	f, err := s.shop.figures(t.Context(), 0)
 	require.NoError(t, err)
 	require.NoError(t, f.check())
@@ -99,7 +108,7 @@ func TestSale_WaitsForTheTTLOfADeadHolder(t *testing.T) {
 // process that is killed between the two.
 func TestSale_DropsATaskWithoutAnOrder(t *testing.T) {
 	t.Parallel()
-	s := newSeller(t, config{Stock: 1})
+	s := newSale(t, config{Stock: 1})
 	_, err := s.queue.Enqueue(t.Context(), sluice.Task{ID: "lost"})
 	require.NoError(t, err)
 	tasks, err := s.queue.Claim(t.Context(), batch, lease)
@@ -120,7 +129,7 @@ func TestSale_DropsATaskWithoutAnOrder(t *testing.T) {
 // was cancelled. Another worker claims them when the lease ends, and each unit comes back once.
 func TestSale_CancelsOnceAfterAWorkerDied(t *testing.T) {
 	t.Parallel()
-	s := newSeller(t, config{Stock: 2})
+	s := newSale(t, config{Stock: 2})
 	for i, id := range []string{"before", "after"} {
 		_, err := s.queue.Enqueue(t.Context(), sluice.Task{ID: id})
 		require.NoError(t, err)

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -20,27 +21,37 @@ const (
 	lockTTL = 2 * time.Second
 	// payWithin is how long an order may stay unpaid.
 	payWithin = time.Second
-	// pollInterval is the pause between two looks at an empty stock.
+	// pollInterval is the pause between two looks for a buyer.
 	pollInterval = 10 * time.Millisecond
 )
 
 // assignment is what a process needs to know to take part in a sale.
 type assignment struct {
 	config
+	Lock bool   // sell by a lock, not by stock
 	Addr string // of Redis
 	DB   string // file
-	Run  string // name of lock and queue
+	Run  string // name of the queue, and of the lock
 	Proc int    // which of Procs it is
 }
 
-// seller is one process's part in the sale. The sale can continue without it: orders and stock
-// are in the database, the lock and the tasks on Redis.
+// seller is one process's part in the sale. The sale can continue without it: the orders are in the
+// database, their tasks on Redis.
 type seller struct {
 	assignment
 	shop   *shop
-	locker *sluice.Locker
-	queue  *sluice.Queue
+	way    way
 	buyers *buyerQueue
+}
+
+// way is how a seller sells: byStock or byLock.
+type way interface {
+	// buy sells a unit to a customer who has seen the shop so.
+	buy(ctx context.Context, customer int, seen view) (purchase, error)
+	// pay pays an order if its customer wants to.
+	pay(ctx context.Context, p purchase) error
+	// work cancels orders that are due and unpaid, until ctx ends.
+	work(ctx context.Context) error
 }
 
 // sellAsOne runs one process's part until the sale is over.
@@ -52,16 +63,17 @@ func sellAsOne(ctx context.Context, e assignment) error {
 	defer db.close()
 	rdb := connect(e.Addr)
 	defer rdb.Close()
-	locker, err := sluice.NewLocker(rdb, sluice.WithTTL(lockTTL))
-	if err != nil {
+	locker, err1 := sluice.NewLocker(rdb, sluice.WithTTL(lockTTL))
+	cancellations, err2 := sluice.NewQueue(rdb, e.Run)
+	orders, err3 := openQueue(rdb, e.Run)
+	if err := errors.Join(err1, err2, err3); err != nil {
 		return err
 	}
 	defer locker.Close()
-	queue, err := sluice.NewQueue(rdb, e.Run)
-	if err != nil {
-		return err
+	s := &seller{assignment: e, shop: db, way: &byStock{e, db, orders}, buyers: newBuyerQueue(e.share(e.Proc, e.Procs))}
+	if e.Lock {
+		s.way = &byLock{e, db, locker, cancellations}
 	}
-	s := &seller{assignment: e, shop: db, locker: locker, queue: queue, buyers: newBuyerQueue(e.share(e.Proc, e.Procs))}
 	return s.run(ctx)
 }
 
@@ -70,7 +82,7 @@ func (s *seller) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	working, over := context.WithCancel(ctx)
 	defer over()
-	g.Go(func() error { return s.work(working) })
+	g.Go(func() error { return s.way.work(working) })
 	g.Go(func() error {
 		defer over()
 		return s.sell(ctx)
@@ -91,18 +103,53 @@ func (s *seller) sell(ctx context.Context) error {
 			over()
 			return cmp.Or(visits.Wait(), payments.Wait(), err)
 		}
-		b, ok := buyer{}, false
-		if now.stock > 0 {
-			b, ok = s.buyers.next()
-		}
+		b, ok := s.buyers.next()
 		if !ok {
 			_ = pause(ctx, pollInterval)
 			continue
 		}
 		visits.Go(func() error {
 			return s.visit(ctx, b, func(p purchase) {
-				payments.Go(func() error { return s.pay(paying, p) })
+				payments.Go(func() error { return s.way.pay(paying, p) })
 			})
 		})
 	}
 }
+
+// visit serves a buyer once. The buyer then goes to the end of the queue, or leaves if the
+// order is paid. The look decides nothing: it only spares the way to sell a buyer that cannot buy.
+func (s *seller) visit(ctx context.Context, b buyer, ordered func(purchase)) error {
+	v, err := s.shop.look(ctx, b.customer)
+	if err != nil || v.status == paid {
+		return err
+	}
+	defer s.buyers.add(b)
+	if v.status == unpaid {
+		return nil
+	}
+	p, err := s.way.buy(ctx, b.customer, v)
+	switch {
+	case errors.Is(err, sluice.ErrUnknown), errors.Is(err, sluice.ErrLost), errors.Is(err, errOvertaken):
+		// The buyer comes again. This attempt may have left an order that will not be
+		// paid, or a task without an order; the worker removes both when they are due.
+		return nil
+	case err == nil && p.result == sold:
+		ordered(p)
+	}
+	return err
+}
+
+// purchase is the result of a buyer's attempt.
+type purchase struct {
+	order
+	intention
+	result string
+}
+
+const (
+	sold      = "sold"
+	soldOut   = "sold out"
+	hasOne    = "has one"
+	overtaken = "overtaken"
+	failed    = "failed"
+)

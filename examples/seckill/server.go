@@ -7,8 +7,6 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
-
-	"github.com/sluice-go/sluice"
 )
 
 // server is the Redis server of a sale: the one that the flag names, or a miniredis within this
@@ -47,6 +45,17 @@ func connect(addr string) *redis.Client {
 	return redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
 }
 
+// setStock says what is for sale.
+func (s *server) setStock(ctx context.Context, run string, units int) error {
+	rdb := connect(s.addr)
+	defer rdb.Close()
+	q, err := openQueue(rdb, run)
+	if err != nil {
+		return err
+	}
+	return q.SetStock(ctx, item, int64(units))
+}
+
 // clean removes everything of a run from the server, also after a run that failed. A lock that
 // is still held ends with its TTL.
 func (s *server) clean(run string) {
@@ -54,8 +63,9 @@ func (s *server) clean(run string) {
 	defer cancel()
 	rdb := connect(s.addr)
 	defer rdb.Close()
-	if q, err := sluice.NewQueue(rdb, run); err == nil {
+	if q, err := openQueue(rdb, run); err == nil {
 		_ = q.Purge(ctx)
+		_ = q.DeleteStock(ctx, item)
 	}
 }
 

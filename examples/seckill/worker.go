@@ -20,7 +20,7 @@ const (
 
 // work cancels orders that are due and unpaid, until ctx ends. Every process runs this loop;
 // one of them claims each task.
-func (s *seller) work(ctx context.Context) error {
+func (s *byLock) work(ctx context.Context) error {
 	for ctx.Err() == nil {
 		err := s.queue.Wait(ctx)
 		var tasks []sluice.Entry
@@ -46,7 +46,7 @@ func (s *seller) work(ctx context.Context) error {
 // It takes the lock because it changes the stock, which a buyer under the lock has read. Under
 // the lock it also knows that the buyer who enqueued a task has left the critical section: an
 // order that does not exist now will never exist.
-func (s *seller) cancel(ctx context.Context, tasks []sluice.Entry) error {
+func (s *byLock) cancel(ctx context.Context, tasks []sluice.Entry) error {
 	ctx, stop := context.WithTimeout(ctx, lease)
 	defer stop()
 	ids := make([]string, len(tasks))

@@ -178,7 +178,7 @@ func (q *Queue) Exchange(finish []Item, c Claim) redisexec.Request {
 	keys, args := q.ending(), appendByReceipt(args, finish)
 	switch {
 	case len(finish) == 0:
-	case finish[0].Disposition.Settler() == ByDiscard && q.holds.Load():
+	case finish[0].Disposition.Settler() == ByDiscard:
 		args = append(args, noReceipt, -1)
 	case finish[0].Disposition.Action == Finish && q.options.Retention > 0:
 		args = appendRetention(args, finish, q.options.Retention)

@@ -107,6 +107,7 @@ func DecodeChanged(value any, n int) (int, error) {
 type Stats struct {
 	Due, Scheduled, Leased, Dead             int64
 	Finished, Retried, Buried, Lost, Trimmed int64
+	Discarded                                int64
 	Done, GroupWaiting                       int64
 	Workers, Waiting                         int
 	WorkerSeen, NextDue, PausedUntil         time.Time // zero if there is none
@@ -134,7 +135,7 @@ func DecodeStats(value any) (s Stats, err error) {
 	s.Limits = Limits{
 		Running: int(r.int()), Rate: int(r.int()), Per: time.Duration(r.int()) * time.Microsecond, Burst: int(r.int()), PerGroup: int(r.int()),
 	}
-	s.GroupWaiting = r.int()
+	s.GroupWaiting, s.Discarded = r.int(), r.int()
 	if r.err() != nil {
 		return Stats{}, r.err()
 	}

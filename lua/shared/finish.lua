@@ -40,5 +40,6 @@ local function finishAll()
   if KEYS[14] then leaveGroups(holders) end
   forgetErrors(again)
   tally('done', done)
+  if discards then tally('discarded', done) end
   return reply, first
 end

@@ -24,7 +24,7 @@ if n > 0 then over = redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', present, 'LIMI
 -- The tasks that are to be finished, and for each group of them its receipt.
 local ids, groups, at = byReceipt(ARGV[2] == '0' and 5 or 10)
 
--- For how many seconds they are remembered, and the results of some. age is nil where none are remembered. Below zero: tasks that hold units are discarded.
+-- For how many seconds they are remembered, and the results of some. age is nil where none are remembered. Below zero: they are discarded.
 local age, results = ARGV[at] and tonumber(ARGV[at + 1]), {}
 local discards = age and age < 0
 if discards then age = nil end
@@ -202,6 +202,7 @@ if isPlain then
     elseif read > 0 then redis.call('ZREM', KEYS[1], ready[1]) end
     forgetErrors(again)
     tally('done', #ids)
+    if discards then tally('discarded', #ids) end
     if read > 0 then lease(ready, attempts) end
     if limits then limits.spend(#ready, #ready) end
     return { moreThan(read, most, cut), leaseEnd, ready, first and {} or attempts, payloads, table.concat(dues, ' '), answers, lookOut(read) }

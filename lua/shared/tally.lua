@@ -1,5 +1,5 @@
 -- DEFINES tally
--- For the scripts that end tasks or leases: how many were done, retried, buried, lost and dropped.
+-- For the scripts that end tasks or leases: how many were done, of these discarded, retried, buried, lost and dropped.
 --   KEYS[9] these numbers: hash, which is gone when less than 16 was counted in a day, and no Worker ran, which presence.lua notes
 
 -- Adds n to a number. Where that fails, nothing else does.

@@ -295,6 +295,33 @@ func TestTaskInfo_OfALaterVersionsClaim(t *testing.T) {
 	})
 }
 
+// TestStats_CountsWhatIsDiscarded: by a handler or because it has expired, with units and without.
+func TestStats_CountsWhatIsDiscarded(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		require.NoError(b, b.Q.SetStock(b.Context(), "phone", 10))
+		for _, task := range []sluice.Task{
+			{ID: "done"}, {ID: "discarded"}, {ID: "discarded in a group", Group: "g"}, {ID: "discarded with a unit", Take: sluice.Take{Item: "phone"}},
+			{ID: "expired", Expires: time.Now().Add(-time.Hour)}, {ID: "expired with a unit", Expires: time.Now().Add(-time.Hour), Take: sluice.Take{Item: "phone"}},
+		} {
+			b.Enqueue(sluice.OutcomeAdded, task)
+		}
+		stop := systest.StartWorker(b.T, &sluice.Worker{Queue: b.Q, Concurrency: 6, Handler: func(_ context.Context, e sluice.Entry) error {
+			if e.ID == "done" {
+				return nil
+			}
+			return sluice.Discard(errors.New("of no use"))
+		}})
+		b.RequireDrained()
+		require.NoError(b, stop())
+		s, err := b.Q.Stats(b.Context())
+		require.NoError(b, err)
+		require.Equal(b, []int64{6, 5}, []int64{s.Finished, s.Discarded})
+		stock, err := b.Q.Stock(b.Context(), "phone")
+		require.NoError(b, err)
+		require.Equal(b, sluice.StockInfo{Total: 10, Left: 10}, stock)
+	})
+}
+
 // TestStats_CountsWhatBecomesOfTasks: each once, whichever operation it was.
 func TestStats_CountsWhatBecomesOfTasks(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
@@ -420,9 +447,22 @@ func TestStats_ALeaseThatRunsOutIsLost(t *testing.T) {
 			return s.Lost
 		}
 		lost := int64(0)
+		claim := func() sluice.Entry {
+			for {
+				es, err := b.Q.Claim(ctx, 1, 300*time.Millisecond)
+				if errors.Is(err, sluice.ErrLost) { // on a busy machine the reply came too late: it is claimed again
+					lost++
+					continue
+				}
+				require.NoError(b, err)
+				if len(es) == 1 {
+					return es[0]
+				}
+			}
+		}
 		for _, name := range slices.Sorted(maps.Keys(ends)) {
 			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: name})
-			e := b.ClaimOne(300 * time.Millisecond)
+			e := claim()
 			lost++
 			b.Eventually(func() bool { return counted() == lost })
 			require.NoError(b, ends[name](e), name)
@@ -457,10 +497,10 @@ func TestStats_LostNeverFalls(t *testing.T) {
 			require.NoError(b, err)
 			return s.Lost
 		}
-		b.Eventually(func() bool { return lost() == 400 })
-		for range 4 {
+		b.Eventually(func() bool { return lost() >= 400 }) // more on a busy machine, where the first leases are over before the last begin
+		for was := lost(); b.RDB.ZCount(ctx, b.Key, "-inf", "("+fmt.Sprint(time.Now().Unix())).Val() > 0; was = lost() {
 			b.Claim(25, time.Hour)
-			require.EqualValues(b, 400, lost())
+			require.GreaterOrEqual(b, lost(), was)
 		}
 	})
 }

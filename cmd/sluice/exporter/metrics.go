@@ -51,6 +51,7 @@ var numbers = []number{
 		func(s sluice.Stats) float64 { return float64(s.Limits.Rate) / s.Limits.Per.Seconds() }, func(s sluice.Stats) bool { return s.Limits.Rate > 0 },
 	},
 	counter("finished", "Tasks that were finished, discarded or popped, in any process.", func(s sluice.Stats) int64 { return s.Finished }),
+	counter("discarded", "Of the finished ones, those that were discarded or have expired.", func(s sluice.Stats) int64 { return s.Discarded }),
 	counter("retried", "Tasks that failed and are to be tried again, in any process.", func(s sluice.Stats) int64 { return s.Retried }),
 	counter("buried", "Tasks that were put among the dead letters, by any process.", func(s sluice.Stats) int64 { return s.Buried }),
 	counter("lost", "Leases that ran out, in any process.", func(s sluice.Stats) int64 { return s.Lost }),

@@ -15,8 +15,9 @@ type Queue struct {
 	Scheduled       int64   `json:"scheduled"`
 	Leased          int64   `json:"leased"`
 	Dead            int64   `json:"dead"`
-	Done            int64   `json:"done"`     // finished tasks that are remembered
-	Finished        int64   `json:"finished"` // this and the next four begin at 0 after a day without work
+	Done            int64   `json:"done"`      // finished tasks that are remembered
+	Finished        int64   `json:"finished"`  // this and the next five begin at 0 after a day without work
+	Discarded       int64   `json:"discarded"` // of the finished ones
 	Retried         int64   `json:"retried"`
 	Buried          int64   `json:"buried"`
 	Lost            int64   `json:"lost"`
@@ -57,7 +58,7 @@ type Queues struct {
 func Of(name string, s sluice.Stats, err error) Queue {
 	q := Queue{
 		Due: s.Due, Scheduled: s.Scheduled, Leased: s.Leased, Dead: s.Dead,
-		Done: s.Done, Finished: s.Finished, Retried: s.Retried, Buried: s.Buried, Lost: s.Lost, Trimmed: s.Trimmed,
+		Done: s.Done, Finished: s.Finished, Discarded: s.Discarded, Retried: s.Retried, Buried: s.Buried, Lost: s.Lost, Trimmed: s.Trimmed,
 		Workers: s.Workers, WorkerSeen: Time(s.WorkerSeen),
 		LatenessSeconds: s.Lateness.Seconds(), NextDue: Time(s.NextDue), Paused: s.Paused, PausedUntil: Time(s.PausedUntil),
 		Limits: LimitsOf(s), Waiting: s.Waiting, GroupWaiting: s.GroupWaiting,

@@ -63,7 +63,7 @@ func viewOf(r Result) view {
 		curve{"unpaid", "unpaid", func(s Sample) float64 { return float64(s.Unpaid) }},
 		curve{"paid", "paid", func(s Sample) float64 { return float64(s.Paid) }},
 		curve{"cancelled and sold again", "cancelled", func(s Sample) float64 { return float64(s.Cancelled) }})
-	add("requests that wait for their turn", plain, curve{"", "waiting", func(s Sample) float64 { return float64(s.Waiting) }})
+	add("requests under way", plain, curve{"", "under-way", func(s Sample) float64 { return float64(s.UnderWay) }})
 	add("p99 of an answer; a gap is a pause", millis, curve{"", "p99", func(s Sample) float64 {
 		if s.P99 == 0 {
 			return math.NaN()

@@ -12,6 +12,8 @@ import (
 	"os/exec"
 	"os/signal"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // childEnv holds the assignment of a child process, as JSON.
@@ -22,7 +24,8 @@ type assignment struct {
 	Method    string
 	Redis     string // address
 	DB        string // file
-	Run       string // name of lock and queue
+	Run       string // name of the queue
+	Stock     int    // units for sale
 	PayWithin time.Duration
 
 	// Of a process of the load generator; no URL for one of the service.
@@ -31,17 +34,21 @@ type assignment struct {
 	First, Customers      int
 }
 
-// report is what a process has to say since its last report, except for Waiting, which is now.
+// site returns what the process sells on.
+func (a assignment) site(rdb *redis.Client, db *Store) Site {
+	return Site{Redis: rdb, Store: db, Name: a.Run, Stock: a.Stock, PayWithin: a.PayWithin}
+}
+
+// report is what a process has to say since its last report, except for UnderWay, which is now.
 type report struct {
-	Waiting, Transactions                      int64     `json:",omitempty"` // of the service
+	UnderWay, Transactions                     int64     `json:",omitempty"` // of the service
 	Requests, Sold, Paid, Failed, Broken, Hung int64     `json:",omitempty"` // of the load generator
 	Times                                      histogram `json:",omitempty"`
 }
 
 // RunChild is for the beginning of main, and of TestMain: in a process that Hold started it does
-// that process's work, and does not return. The guards are for the methods of this package's
-// caller.
-func RunChild(guards map[string]OpenGuard) {
+// that process's work, and does not return. The ways to sell are those of this package's caller.
+func RunChild(ways map[string]OpenWay) {
 	spec, ok := os.LookupEnv(childEnv)
 	if !ok {
 		return
@@ -52,14 +59,14 @@ func RunChild(guards map[string]OpenGuard) {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		cancel()
 	}()
-	if err := work(ctx, spec, guards); err != nil && ctx.Err() == nil {
+	if err := work(ctx, spec, ways); err != nil && ctx.Err() == nil {
 		fmt.Fprintln(os.Stderr, "seckill child:", err)
 		os.Exit(1)
 	}
 	os.Exit(0)
 }
 
-func work(ctx context.Context, spec string, guards map[string]OpenGuard) error {
+func work(ctx context.Context, spec string, ways map[string]OpenWay) error {
 	var a assignment
 	if err := json.Unmarshal([]byte(spec), &a); err != nil {
 		return err
@@ -75,7 +82,7 @@ func work(ctx context.Context, spec string, guards map[string]OpenGuard) error {
 		return err
 	}
 	_ = file.Close()
-	return serve(ctx, a, listener, guards, say)
+	return serve(ctx, a, listener, ways, say)
 }
 
 // child is a process of the service or of the load generator.

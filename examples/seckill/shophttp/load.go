@@ -77,7 +77,7 @@ func (l *load) shop(ctx context.Context) {
 	for ctx.Err() == nil {
 		n := int(l.sent.Add(1)) - 1
 		if n >= l.Requests {
-			if l.over.Load() || time.Since(time.Unix(0, l.sold.Load())) > maxWait+2*l.PayWithin {
+			if l.over.Load() || time.Since(time.Unix(0, l.sold.Load())) > AnswerWithin+2*l.PayWithin {
 				return // in the second case not all is sold, and Result.Check says so
 			}
 			pause(ctx, afterwards)
@@ -119,9 +119,9 @@ func (l *load) buy(ctx context.Context, customer int) {
 // intends returns 0 to 9, each for a tenth of the customers, neighbours or not.
 func intends(customer int) uint32 { return uint32(customer+1) * 2654435761 >> 16 % 10 }
 
-// pay pays an order. It asks again if there is no answer, which is harmless.
+// pay pays an order. It asks again if there is no answer, which is harmless, or no row so far.
 func (l *load) pay(ctx context.Context, order string) {
-	for range 3 {
+	for began := time.Now(); time.Since(began) < requestLimit; {
 		status, _, err := l.post(ctx, "/pay/"+order)
 		if err == nil && status != http.StatusServiceUnavailable {
 			if status == http.StatusOK {

@@ -32,17 +32,17 @@ func hold(t *testing.T, o Options) Result {
 	return r
 }
 
-// newStore returns a shop of its own.
-func newStore(t *testing.T, stock int) *store {
+// newStore returns the database of a sale of its own.
+func newStore(t *testing.T) *Store {
 	t.Helper()
-	s, err := createStore(t.Context(), t.TempDir()+"/sale.db", stock)
+	s, err := CreateStore(t.Context(), t.TempDir()+"/sale.db")
 	require.NoError(t, err)
-	t.Cleanup(s.close)
+	t.Cleanup(s.Close)
 	return s
 }
 
 // number runs a query for a number.
-func number(t *testing.T, s *store, query string) (n int) {
+func number(t *testing.T, s *Store, query string) (n int) {
 	t.Helper()
 	require.NoError(t, s.read.QueryRowContext(t.Context(), query).Scan(&n))
 	return n

@@ -9,7 +9,7 @@ import (
 // Result is what became of a sale.
 type Result struct {
 	Options
-	Rows     standing // what the database says
+	Rows     standing // what the database and the stock say
 	Told     report   // what the processes said, summed up
 	Took     time.Duration
 	Commands int64 // that Redis ran, with those within scripts; 0 with Faults

@@ -23,12 +23,13 @@ const (
 
 // Options say what sale is to be held.
 type Options struct {
-	Method      string // NoLock, Conditional, Sluice, or one of the caller's guards
-	Redis       string // address of a server; empty to start one
-	Processes   int    // of the service
-	Generators  int    // processes of the load generator
-	Connections int    // of each
-	Requests    int    // in all, at least
+	Method      string             // ByStock, or one of Ways
+	Ways        map[string]OpenWay // as RunChild has them
+	Redis       string             // address of a server; empty to start one
+	Processes   int                // of the service
+	Generators  int                // processes of the load generator
+	Connections int                // of each
+	Requests    int                // in all, at least
 	Stock       int
 	Customers   int           // in all; a customer comes again and again
 	PayWithin   time.Duration // or the order is cancelled
@@ -41,13 +42,14 @@ type sale struct {
 	Options
 	began    time.Time
 	redis    *redisServer
-	store    *store
+	store    *Store
+	way      Way // for its stock alone
 	listener *os.File
 	service  assignment
 
 	mu       sync.Mutex // guards what follows
 	children []*child   // of the service
-	waiting  []int64    // requests, by process
+	underWay []int64    // requests, by process
 	total    report
 	interval histogram // since the last sample
 	samples  []Sample
@@ -62,8 +64,8 @@ type Sample struct {
 	Requests  int64         // so far
 	Rate      float64       // requests a second since the sample before
 	P99       time.Duration // of those; 0 if none was answered
-	Waiting   int64         // requests for their turn
-	Stock     int
+	UnderWay  int64         // requests
+	Stock     int           // left; as before while Redis is away
 	Unpaid    int
 	Paid      int
 	Cancelled int
@@ -83,18 +85,30 @@ func Hold(ctx context.Context, o Options, p *Page) (Result, error) {
 		return Result{}, err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	s := &sale{Options: o, waiting: make([]int64, o.Processes), children: make([]*child, o.Processes), interval: histogram{}}
+	s := &sale{Options: o, underWay: make([]int64, o.Processes), children: make([]*child, o.Processes), interval: histogram{}}
 	s.total.Times = histogram{}
 	if s.redis, err = openRedis(ctx, o.Redis, dir); err != nil {
 		return Result{}, err
 	}
 	defer func() { s.redis.down() }()
 	file := filepath.Join(dir, "sale.db")
-	if s.store, err = createStore(ctx, file, o.Stock); err != nil {
+	if s.store, err = CreateStore(ctx, file); err != nil {
 		return Result{}, err
 	}
-	defer s.store.close()
-	s.service = assignment{Method: o.Method, Redis: s.redis.addr, DB: file, PayWithin: o.PayWithin, Run: "seckill-" + rand.Text()[:10]}
+	defer s.store.Close()
+	rdb := connect(s.redis.addr)
+	defer rdb.Close()
+	s.service = assignment{Method: o.Method, Redis: s.redis.addr, DB: file, Stock: o.Stock, PayWithin: o.PayWithin, Run: "seckill-" + rand.Text()[:10]}
+	if s.way, err = openWay(o.Method, o.Ways, s.service.site(rdb, s.store)); err != nil {
+		return Result{}, err
+	}
+	defer s.way.Close()
+	if err := s.way.Begin(ctx); err != nil {
+		return Result{}, err
+	}
+	if o.Redis != "" { // a server that is not ours
+		defer s.end(ctx)
+	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return Result{}, err
@@ -130,8 +144,8 @@ func (s *sale) open(ctx context.Context) error {
 }
 
 // startService starts a process of the service, which is replaced when it dies. What the dead one
-// left needs no cleaning up: its lock ends with the TTL, the database rolls its transaction back,
-// and its unpaid orders have tasks.
+// left needs no cleaning up: the database rolls its transaction back, its orders have tasks, and
+// those that it had claimed are due again when the lease ends.
 func (s *sale) startService(i int) (*child, error) {
 	c, err := start(s.service, s.listener, func(r report) { s.hear(i, r) })
 	if err != nil {
@@ -169,6 +183,13 @@ func (s *sale) replace(i int, c *child) {
 	s.broken = fmt.Errorf("process %d of the service: %w", i+1, cmp.Or(c.err, errors.New("ended")))
 }
 
+// end removes the sale from a server that stays, also when ctx has ended.
+func (s *sale) end(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
+	defer cancel()
+	s.way.End(ctx)
+}
+
 // stop ends the service.
 func (s *sale) stop() {
 	s.mu.Lock()
@@ -189,7 +210,7 @@ func (s *sale) hear(i int, r report) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if i >= 0 {
-		s.waiting[i] = r.Waiting
+		s.underWay[i] = r.UnderWay
 	}
 	t := &s.total
 	t.Transactions += r.Transactions
@@ -234,8 +255,19 @@ func (s *sale) run(ctx context.Context, url string, p *Page) (Result, error) {
 	if r.Tasks, err = s.settle(ctx); err != nil {
 		return Result{}, err
 	}
-	r.Rows, err = s.store.standing(ctx)
+	r.Rows, err = s.standing(ctx)
 	return r, err
+}
+
+// standing asks the database, and the way to sell for what is left.
+func (s *sale) standing(ctx context.Context) (standing, error) {
+	n, err := s.store.standing(ctx)
+	if err != nil {
+		return n, err
+	}
+	n.Total = s.Stock
+	n.Stock, err = s.way.Left(ctx)
+	return n, err
 }
 
 func (s *sale) generate(url string) (generators []*child, err error) {

@@ -11,13 +11,15 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/redistest"
 )
 
 // TestHold_SellsExactlyItsStock kills two processes and Redis in the middle of a sale of some
 // thousand requests.
 func TestHold_SellsExactlyItsStock(t *testing.T) {
 	t.Parallel()
-	r := hold(t, Options{Method: Sluice, Requests: 2000, Stock: 60, Faults: true})
+	r := hold(t, Options{Method: ByStock, Requests: 2000, Stock: 60, Faults: true})
 	require.NoError(t, r.Check())
 	require.Equal(t, 60, r.Rows.Paid)
 	require.Zero(t, r.Rows.Twice)
@@ -40,19 +42,31 @@ func TestHold_SellsExactlyItsStock(t *testing.T) {
 	}
 }
 
-func TestHold_SellsByAnUpdateAlone(t *testing.T) {
+// TestHold_TidiesUpAServerThatStays holds a sale on a server that it has not started: no task and no
+// stock of it stays there.
+func TestHold_TidiesUpAServerThatStays(t *testing.T) {
 	t.Parallel()
-	r := hold(t, Options{Method: Conditional, Requests: 1000, Stock: 40})
+	rdb := connect(redistest.Start(t).Addr)
+	defer rdb.Close()
+	r := hold(t, Options{Method: ByStock, Redis: rdb.Options().Addr, Requests: 200, Stock: 10})
+	require.NoError(t, r.Check())
+	keys, err := rdb.Keys(t.Context(), "*seckill*").Result()
+	require.NoError(t, err)
+	for _, key := range keys { // counters may stay
+		require.Regexp(t, ":(counts|line|stock)$", key)
+		if strings.HasSuffix(key, ":stock") {
+			require.NotContains(t, rdb.HGetAll(t.Context(), key).Val(), "total:"+item)
+		}
+	}
+}
+
+// TestHold_CountsWhatItCosts has a sale without kills: only then are commands counted.
+func TestHold_CountsWhatItCosts(t *testing.T) {
+	t.Parallel()
+	r := hold(t, Options{Method: ByStock, Requests: 1000, Stock: 40})
 	require.NoError(t, r.Check())
 	require.Positive(t, r.Commands)
 	require.Positive(t, r.Told.Transactions)
-}
-
-func TestHold_OversellsWithoutALock(t *testing.T) {
-	t.Parallel()
-	r := hold(t, Options{Method: NoLock, Requests: 1000, Stock: 40})
-	require.Positive(t, r.Oversold())
-	require.Error(t, r.Check())
 }
 
 func TestHistogram_IsExactToAnEighth(t *testing.T) {
@@ -77,7 +91,7 @@ func TestParse_RejectsBadFlags(t *testing.T) {
 	for args, want := range map[string]string{
 		"":                                  "",
 		"-stock 10000 -faults":              "",
-		"-method conditional":               "no way to sell",
+		"-method conditional":               "not defined",
 		"-stock 0":                          "-stock",
 		"-procs 0":                          "-procs",
 		"-generators 65":                    "-generators",

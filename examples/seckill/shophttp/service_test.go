@@ -2,6 +2,7 @@ package shophttp
 
 import (
 	"context"
+	"database/sql"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -19,17 +20,12 @@ import (
 func newService(t *testing.T, stock int) *service {
 	t.Helper()
 	rdb := connect(miniredis.RunT(t).Addr())
-	guard, closeGuard, err := openSluice(rdb, "test")
+	t.Cleanup(func() { _ = rdb.Close() })
+	s := &service{assignment: assignment{Run: "test", Stock: stock, PayWithin: time.Hour}, store: newStore(t)}
+	way, err := openWay(ByStock, nil, s.site(rdb, s.store))
 	require.NoError(t, err)
-	queue, err := sluice.NewQueue(rdb, "test")
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		closeGuard()
-		_ = rdb.Close()
-	})
-	a := assignment{Method: Sluice, PayWithin: time.Millisecond}
-	s := &service{assignment: a, store: newStore(t, stock), guard: guard, queue: queue}
-	require.NoError(t, s.look(t.Context()))
+	require.NoError(t, way.Begin(t.Context()))
+	s.way = way
 	return s
 }
 
@@ -41,19 +37,22 @@ func (s *service) post(t *testing.T, path string) (int, string) {
 	return w.Code, w.Body.String()
 }
 
-// cancelDue handles the tasks that are due, and returns how many.
-func (s *service) cancelDue(t *testing.T) int {
+// work has a worker, which waits so long for payments, handle the orders until the stock is as
+// wanted.
+func (s *service) work(t *testing.T, payWithin time.Duration, want sluice.StockInfo) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	require.NoError(t, s.queue.Wait(ctx))
-	tasks, err := s.queue.Claim(ctx, 10, lease)
-	require.NoError(t, err)
-	for _, task := range tasks {
-		require.NoError(t, s.cancel(ctx, task))
-	}
-	require.NoError(t, s.queue.Dequeue(ctx, tasks...))
-	return len(tasks)
+	way := s.way.(byStock)
+	way.PayWithin = payWithin
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- way.Work(ctx) }()
+	require.Eventually(t, func() bool {
+		info, err := way.queue.Stock(t.Context(), item)
+		row := number(t, s.store, `SELECT count(*) FROM orders WHERE status = 'unpaid'`)
+		return err == nil && info == want && row == int(want.Held)
+	}, 10*time.Second, 5*time.Millisecond)
+	stop()
+	require.NoError(t, <-ended)
 }
 
 func TestService_SellsAnUnpaidUnitAgain(t *testing.T) {
@@ -63,17 +62,23 @@ func TestService_SellsAnUnpaidUnitAgain(t *testing.T) {
 	require.Equal(t, http.StatusCreated, status)
 	status, _ = s.post(t, "/buy/2")
 	require.Equal(t, http.StatusTooManyRequests, status)
+	status, _ = s.post(t, "/pay/"+first)
+	require.Equal(t, http.StatusServiceUnavailable, status, "it has no row so far")
 
-	require.Equal(t, 1, s.cancelDue(t))
+	s.work(t, time.Millisecond, sluice.StockInfo{Total: 1, Left: 1})
 	status, _ = s.post(t, "/pay/"+first)
 	require.Equal(t, http.StatusConflict, status, "it was cancelled")
 	status, second := s.post(t, "/buy/2")
 	require.Equal(t, http.StatusCreated, status)
-	status, _ = s.post(t, "/pay/"+second)
-	require.Equal(t, http.StatusOK, status)
-	status, _ = s.post(t, "/pay/"+second)
-	require.Equal(t, http.StatusOK, status, "asked again after a lost answer")
+	s.work(t, time.Hour, sluice.StockInfo{Total: 1, Held: 1})
+	for range 2 { // asked again after a lost answer
+		status, _ = s.post(t, "/pay/"+second)
+		require.Equal(t, http.StatusOK, status)
+	}
+	s.work(t, time.Hour, sluice.StockInfo{Total: 1, Sold: 1})
 
+	status, _ = s.post(t, "/buy/1")
+	require.Equal(t, http.StatusTooManyRequests, status)
 	require.NoError(t, s.look(t.Context()))
 	status, _ = s.post(t, "/buy/1")
 	require.Equal(t, http.StatusGone, status)
@@ -81,87 +86,90 @@ func TestService_SellsAnUnpaidUnitAgain(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, status)
 }
 
+func TestService_SellsACustomerOne(t *testing.T) {
+	t.Parallel()
+	s := newService(t, 5)
+	status, order := s.post(t, "/buy/1")
+	require.Equal(t, http.StatusCreated, status)
+	status, _ = s.post(t, "/buy/1")
+	require.Equal(t, http.StatusConflict, status, "held")
+	s.work(t, time.Hour, sluice.StockInfo{Total: 5, Left: 4, Held: 1})
+	status, _ = s.post(t, "/pay/"+order)
+	require.Equal(t, http.StatusOK, status)
+	s.work(t, time.Hour, sluice.StockInfo{Total: 5, Left: 4, Sold: 1})
+	status, _ = s.post(t, "/buy/1")
+	require.Equal(t, http.StatusConflict, status, "sold")
+}
+
+// TestService_ACrashLeavesNothing: after each of the steps of a sale a process may die. What it has
+// done stays, another Worker has the task again, and the unit is sold once.
+func TestService_ACrashLeavesNothing(t *testing.T) {
+	t.Parallel()
+	s := newService(t, 1)
+	way := s.way.(byStock)
+	status, order := s.post(t, "/buy/1") // 1: the unit is taken. No Worker has the task so far
+	require.Equal(t, http.StatusCreated, status)
+	task, err := way.queue.Get(t.Context(), "1")
+	require.NoError(t, err)
+	for range 2 { // 2 and 3: the row is written, and the report is lost
+		require.Error(t, way.Order(t.Context(), task.Entry))
+	}
+	require.Equal(t, 1, number(t, s.store, `SELECT count(*) FROM orders`))
+	_, err = s.store.Pay(t.Context(), order) // 4: it is paid, and Reschedule is not reached
+	require.NoError(t, err)
+	require.NoError(t, way.Order(t.Context(), task.Entry)) // 5: it is done, and the report is lost
+	info, err := way.queue.Stock(t.Context(), item)
+	require.NoError(t, err)
+	require.Equal(t, sluice.StockInfo{Total: 1, Held: 1}, info)
+	s.work(t, time.Hour, sluice.StockInfo{Total: 1, Sold: 1})
+}
+
 func TestService_AnswersFromMemoryOnceTheStockIsGone(t *testing.T) {
 	t.Parallel()
 	s := newService(t, 1)
 	_, _ = s.post(t, "/buy/1")
-	s.guard = closed{t}
-	before := s.store.transactions.Load()
+	_, _ = s.post(t, "/buy/2")
+	rdb := s.way.(byStock).Redis
+	before, began := rdb.PoolStats().Hits, time.Now()
 	for range 100 {
-		status, _ := s.post(t, "/buy/2")
+		status, _ := s.post(t, "/buy/3")
 		require.Equal(t, http.StatusTooManyRequests, status)
 	}
-	require.Equal(t, before, s.store.transactions.Load())
-}
-
-// closed is a guard that no caller may ask.
-type closed struct{ t *testing.T }
-
-func (c closed) Do(context.Context, func(ctx context.Context, fence uint64) error) error {
-	c.t.Error("a request took a turn")
-	return nil
-}
-
-func TestService_SellsACustomerOne(t *testing.T) {
-	t.Parallel()
-	s := newService(t, 5)
-	status, _ := s.post(t, "/buy/1")
-	require.Equal(t, http.StatusCreated, status)
-	status, _ = s.post(t, "/buy/1")
-	require.Equal(t, http.StatusConflict, status)
-	require.Equal(t, 4, number(t, s.store, `SELECT stock FROM item`))
-}
-
-// TestService_EnqueuesBeforeTheCommit has the commit fail, like a process that dies just before it.
-func TestService_EnqueuesBeforeTheCommit(t *testing.T) {
-	t.Parallel()
-	s := newService(t, 1)
-	_, err := s.store.write.ExecContext(t.Context(), `CREATE TRIGGER crash BEFORE INSERT ON orders WHEN new.status = 'unpaid'
-		BEGIN SELECT RAISE(ABORT, 'crash'); END`)
-	require.NoError(t, err)
-	status, text := s.post(t, "/buy/1")
-	require.Equal(t, http.StatusServiceUnavailable, status)
-	require.NotContains(t, text, "crash")
-	require.Equal(t, 1, s.cancelDue(t), "the task that reminds of the order is there")
-	require.Equal(t, 1, number(t, s.store, `SELECT stock FROM item`))
-	require.Equal(t, 1, number(t, s.store, `SELECT count(*) FROM orders WHERE status = 'void'`))
+	asked := rdb.PoolStats().Hits - before
+	require.LessOrEqual(t, time.Duration(asked), 2+time.Since(began)/(100*time.Millisecond))
 }
 
 func TestStore_TheRowDecides(t *testing.T) {
 	t.Parallel()
-	s := newStore(t, 3)
-	require.NoError(t, s.place(t.Context(), Sluice, order{id: "paid", customer: 1}, 3))
-	require.NoError(t, s.place(t.Context(), Sluice, order{id: "cancelled", customer: 2}, 2))
-	require.NoError(t, s.pay(t.Context(), "paid"))
-	for range 2 {
-		require.NoError(t, s.cancel(t.Context(), "paid", 0))
-		require.NoError(t, s.cancel(t.Context(), "cancelled", 0))
+	s, ctx := newStore(t), t.Context()
+	order := func(want, id string, customer int, payWithin time.Duration) {
+		status, _, err := s.Order(ctx, id, customer, payWithin)
+		require.NoError(t, err, id)
+		require.Equal(t, want, status, id)
 	}
-	require.ErrorIs(t, s.pay(t.Context(), "cancelled"), errOvertaken)
-	require.NoError(t, s.cancel(t.Context(), "late", 0))
-	require.ErrorIs(t, s.place(t.Context(), Sluice, order{id: "late", customer: 3}, 2), errOvertaken)
-	n, err := s.standing(t.Context())
+	order(Unpaid, "paid", 1, time.Millisecond)
+	order(Unpaid, "late", 2, time.Millisecond)
+	customer, err := s.Pay(ctx, "paid")
 	require.NoError(t, err)
-	require.Equal(t, standing{Total: 3, Stock: 2, Paid: 1, Cancelled: 1, Early: 0}, n)
-}
-
-// TestStore_RefusesAFormerTurn has a process write that was stopped during its turn.
-func TestStore_RefusesAFormerTurn(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		o    order
-		seen int
-	}{
-		"a lower fence":             {order{id: "new", customer: 2, fence: 6}, 2},
-		"another stock":             {order{id: "new", customer: 2, fence: 8}, 3},
-		"the customer has an order": {order{id: "new", customer: 1, fence: 8}, 2},
-	} {
-		s := newStore(t, 3)
-		require.NoError(t, s.place(t.Context(), Sluice, order{id: "old", customer: 1, fence: 7}, 3), name)
-		require.ErrorIs(t, s.place(t.Context(), Sluice, tc.o, tc.seen), errOvertaken, name)
-		require.Equal(t, 2, number(t, s, `SELECT stock FROM item`), name)
-		require.Equal(t, 1, number(t, s, `SELECT count(*) FROM orders`), name)
+	require.Equal(t, 1, customer)
+	_, err = s.Pay(ctx, "absent")
+	require.ErrorIs(t, err, ErrNotYet)
+	require.Eventually(t, func() bool {
+		status, _, err := s.Order(ctx, "late", 2, time.Hour)
+		return err == nil && status == Cancelled
+	}, 5*time.Second, time.Millisecond)
+	_, err = s.Pay(ctx, "late")
+	require.ErrorIs(t, err, ErrOvertaken)
+	for range 2 {
+		order(Paid, "paid", 1, 0)
+		order(Cancelled, "late", 2, 0)
 	}
+	order(Unpaid, "again", 2, time.Hour)
+	_, _, err = s.Order(ctx, "second", 1, time.Hour)
+	require.ErrorIs(t, err, sql.ErrNoRows, "one each")
+	n, err := s.standing(ctx)
+	require.NoError(t, err)
+	require.Equal(t, standing{Unpaid: 1, Paid: 1, Cancelled: 1}, n)
 }
 
 func TestPage_ShowsTheSale(t *testing.T) {
@@ -169,7 +177,7 @@ func TestPage_ShowsTheSale(t *testing.T) {
 	p, err := OpenPage(t.Context(), "127.0.0.1:0")
 	require.NoError(t, err)
 	p.show(Result{Options: Options{Method: "<b>", Stock: 10}, Told: report{Requests: 1234567}, Samples: []Sample{
-		{At: time.Second, Requests: 5000, P99: 20 * time.Millisecond, Stock: 3, Unpaid: 2, Paid: 5, Waiting: 7},
+		{At: time.Second, Requests: 5000, P99: 20 * time.Millisecond, Stock: 3, Unpaid: 2, Paid: 5, UnderWay: 7},
 		{At: 2 * time.Second, Requests: 11000, Paid: 10},
 	}, Events: []Event{{time.Second, "kill -9"}}})
 	get := func(path string) (string, http.Header) {

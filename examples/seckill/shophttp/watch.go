@@ -104,21 +104,27 @@ func haveEnded(generators []*child) (bool, error) {
 
 func (s *sale) sample(ctx context.Context) (Sample, error) {
 	n, err := s.store.standing(ctx)
+	asking, cancel := context.WithTimeout(ctx, sampleEvery/2)
+	left, errLeft := s.way.Left(asking)
+	cancel()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := cmp.Or(err, s.broken); err != nil {
 		return Sample{}, err
 	}
-	now := Sample{
-		At: time.Since(s.began), Requests: s.total.Requests, P99: s.interval.percentile(99),
-		Stock: n.Stock, Unpaid: n.Unpaid, Paid: n.Paid, Cancelled: n.Cancelled,
-	}
-	for _, w := range s.waiting {
-		now.Waiting += w
-	}
-	var last Sample
+	last := Sample{Stock: s.Stock}
 	if len(s.samples) > 0 {
 		last = s.samples[len(s.samples)-1]
+	}
+	if errLeft != nil { // Redis is away
+		left = last.Stock
+	}
+	now := Sample{
+		At: time.Since(s.began), Requests: s.total.Requests, P99: s.interval.percentile(99),
+		Stock: left, Unpaid: n.Unpaid, Paid: n.Paid, Cancelled: n.Cancelled,
+	}
+	for _, n := range s.underWay {
+		now.UnderWay += n
 	}
 	now.Rate = float64(now.Requests-last.Requests) / (now.At - last.At).Seconds()
 	s.samples = append(s.samples, now)
@@ -135,8 +141,8 @@ func (s *sale) result() Result {
 	return r
 }
 
-// settle waits until the tasks of orders that were paid, or never committed, have been handled. It
-// returns how many are left: after its limit, or dead.
+// settle waits until the tasks of orders have been handled. It returns how many are left: after its
+// limit, or dead.
 func (s *sale) settle(ctx context.Context) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, settleLimit)
 	defer cancel()

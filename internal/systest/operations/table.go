@@ -128,7 +128,9 @@ var Table = []Operation{
 	{Name: "Queue.CancelBatch", Needs: Due, Lost: Unknown, Replicated: true,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.CancelBatch(ctx, f.Entry.ID) }},
 	{Name: "Queue.CancelUnchanged", Needs: Due, Lost: Unknown, Replicated: true,
-		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.CancelUnchanged(ctx, sluice.TaskInfo{Entry: f.Entry, State: sluice.StateDue}) }},
+		Call: func(ctx context.Context, f *Fixture) (any, error) {
+			return f.Queue.CancelUnchanged(ctx, sluice.TaskInfo{Entry: f.Entry, State: sluice.StateDue})
+		}},
 	{Name: "Queue.Reschedule", Needs: Due, Lost: Unknown, Replicated: true,
 		Call: func(ctx context.Context, f *Fixture) (any, error) {
 			return f.Queue.Reschedule(ctx, f.Entry.ID, time.Hour)
