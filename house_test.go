@@ -181,22 +181,12 @@ func TestHouse_LinksLead(t *testing.T) {
 			}
 			if _, err := os.Stat(to); err != nil {
 				t.Errorf("%s links %s, which does not exist", from, to)
-			} else if l[2] != "" && !slices.Contains(headings(documents[to]), l[2]) {
+			} else if l[2] != "" && !slices.Contains(systest.Anchors(documents[to]), l[2]) {
 				t.Errorf("%s links %s, which has no heading #%s", from, to, l[2])
 			}
 		}
 	}
 	require.Greater(t, found, 50)
-}
-
-// headings returns the names by which the headings of a document are linked.
-func headings(document string) (names []string) {
-	document = regexp.MustCompile("(?s)```.*?```").ReplaceAllString(document, "")
-	for _, heading := range regexp.MustCompile(`(?m)^#+ (.+)$`).FindAllStringSubmatch(document, -1) {
-		name := regexp.MustCompile(`[^\p{L}\p{N}_\- ]`).ReplaceAllString(strings.ToLower(heading[1]), "")
-		names = append(names, strings.ReplaceAll(name, " ", "-"))
-	}
-	return names
 }
 
 // TestHouse_PagesNameOptionsAndErrors: a user finds each of them in the tables of the pages for

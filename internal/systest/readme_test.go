@@ -1,4 +1,4 @@
-// This file checks what users read first: its Go compiles, and the two READMEs say the same.
+// This file checks what users read first: its Go compiles, and it is short.
 
 package systest_test
 
@@ -155,59 +155,6 @@ func used(t *testing.T, text string) string {
 		text = text[:at] + uses[at] + text[at:]
 	}
 	return text
-}
-
-// outline is what two languages of one page have in common.
-type outline struct {
-	headings []int // their levels
-	code     []string
-	links    []string
-	names    []string // in backquotes, in alphabetical order, since languages have their own
-	columns  []int    // of each row of a table
-}
-
-func outlineOf(text string) (o outline) {
-	comment := regexp.MustCompile(`\s*//.*`)
-	for _, block := range codeBlock.FindAllStringSubmatch(text, -1) {
-		code := comment.ReplaceAllString(block[2], "")
-		if block[1] == "mermaid" { // its labels are in the page's language
-			code = regexp.MustCompile(`"[^"]*"|\|[^|]*\|`).ReplaceAllString(code, "")
-			code = strings.ReplaceAll(code, "<br/>", "")
-		}
-		o.code = append(o.code, code)
-	}
-	text = codeBlock.ReplaceAllString(text, "")
-	for line := range strings.Lines(text) {
-		if level := len(line) - len(strings.TrimLeft(line, "#")); level > 0 {
-			o.headings = append(o.headings, level)
-		}
-		if strings.HasPrefix(line, "|") {
-			o.columns = append(o.columns, strings.Count(line, "|"))
-		}
-	}
-	for _, link := range regexp.MustCompile(`\]\(([^()\s]+)\)`).FindAllStringSubmatch(text, -1) {
-		if !strings.HasPrefix(link[1], "README") { // to the other language
-			o.links = append(o.links, link[1])
-		}
-	}
-	for _, name := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(text, -1) {
-		o.names = append(o.names, name[1])
-	}
-	slices.Sort(o.names)
-	return o
-}
-
-// TestReadme_LanguagesSayTheSame: the Chinese page has the code, tables, links and names of the English one.
-func TestReadme_LanguagesSayTheSame(t *testing.T) {
-	t.Parallel()
-	english, chinese := outlineOf(document(t, "README.md")), outlineOf(document(t, "README.zh-CN.md"))
-	require.NotEmpty(t, english.code)
-	require.NotEmpty(t, english.columns)
-	require.Equal(t, english.code, chinese.code)
-	require.Equal(t, english.headings, chinese.headings)
-	require.Equal(t, english.columns, chinese.columns)
-	require.Equal(t, english.links, chinese.links)
-	require.Equal(t, english.names, chinese.names)
 }
 
 // TestReadme_IsShort: the front door is read in ten minutes.
