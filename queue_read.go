@@ -351,32 +351,6 @@ func statsOf(s store.Stats) Stats {
 	}
 }
 
-// Pause keeps the queue's tasks from being handed out for d, by the server's clock, or until Resume
-// if d is 0: no Claim, Pop or Worker of any process gets one. It replaces a pause that the queue
-// has; limits stay.
-//
-// A d of less than a millisecond is a millisecond.
-//
-// Tasks that are leased go on: they are extended, finished, retried and buried as ever. What
-// enqueues and lists works, Wait waits, and delays go by: what becomes due meanwhile is handed out
-// at the end of the pause, which those who wait learn at once. It works on a full server.
-//
-// When Pause returns nil, no later claim brings a task. A claim that the server has carried out
-// before may yet return. After ErrUnknown it may be called again. ErrInvalid: d is negative. Stats
-// says whether a queue is paused, and until when.
-func (q *Queue) Pause(ctx context.Context, d time.Duration) error {
-	if err := q.checkArgument("pause", checkDurationFrom(0, "d", d)); err != nil {
-		return err
-	}
-	return q.do("pause", func() error { return q.engine.Change(ctx, q.engine.Store.Pause(d)) })
-}
-
-// Resume ends a pause. Those who wait for tasks learn of it at once. A queue that is not paused
-// stays as it is. After ErrUnknown it may be called again.
-func (q *Queue) Resume(ctx context.Context) error {
-	return q.do("resume", func() error { return q.engine.Change(ctx, q.engine.Store.Resume()) })
-}
-
 // Limits are how many tasks of a queue may be worked on at a time, and how many handed out in which
 // time, over all processes. 0 is no limit, and so is a negative Running or Rate.
 type Limits struct {
