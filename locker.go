@@ -235,7 +235,7 @@ func (l *Locker) ForceUnlock(ctx context.Context, name string) (bool, error) {
 
 // ForceUnlockFrom is ForceUnlock if the holder has given itself this label, by WithOwner; else it does
 // nothing, and returns false. So an operator who has seen a stuck owner does not take the lock from the
-// next one. Of permits, all are released if one of the holders has the label. ErrInvalid: the label is
+// next one. Of permits, those are released whose holders have the label. ErrInvalid: the label is
 // empty.
 func (l *Locker) ForceUnlockFrom(ctx context.Context, name, owner string) (bool, error) {
 	const op = "force unlock from"

@@ -7,27 +7,12 @@
 -- RETRY idempotent: as of release.lua.
 local now, number, member = clock(), redis.pcall('ZSCORE', KEYS[1], ''), ARGV[2] or ''
 
--- Removes a permit, and the key with the last one that is held. Returns whether it was held.
-local function remove(token)
-  local ends = tonumber(redis.call('ZSCORE', KEYS[1], token) or 0)
-  if ends == 0 then return false end
-  local last = redis.call('ZRANGE', KEYS[1], '-2', '-1', 'WITHSCORES')
-  local others = tonumber(last[3] == token and last[2] or last[4] or 0) -- when the last of the others ends
-  if others <= now then -- only '' is left, or what has ended
-    redis.call('DEL', KEYS[1])
-  else
-    redis.call('ZREM', KEYS[1], token)
-    if others < ends then redis.pcall('PEXPIRE', KEYS[1], text(others - now)) end
-  end
-  return ends > now
-end
-
-local released = type(number) ~= 'table' and remove(ARGV[1])
+local released = type(number) ~= 'table' and removePermit(now, ARGV[1])
 local first = leave(member)
 if released then return passPermitOn(now, number) + 1 end
 if member == '' or type(number) == 'table' then return denied(number) or 0 end
 local held = redis.call('ZCOUNT', KEYS[1], '(' .. text(now), '+inf')
-if remove('>' .. member) or held < -tonumber(number or -1) then
+if removePermit(now, '>' .. member) or held < -tonumber(number or -1) then
   passPermitOn(now, number)
 elseif first then
   tellFirst(firstEnd(now) - now)

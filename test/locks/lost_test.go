@@ -460,6 +460,32 @@ func TestLocker_ForceUnlockFromSparesOthers(t *testing.T) {
 		freed, err := operator.ForceUnlockFrom(ctx, name, "pod-1")
 		require.NoError(t, err)
 		require.False(t, freed, "it is free")
+
+		// Of permits, those of the owner alone; and each goes to one who waits.
+		permits := []sluice.LockOption{sluice.WithPermits(3)}
+		var own []*sluice.Lock
+		for _, owner := range []string{"pod-1", "pod-1", "pod-2"} {
+			k, err := systest.NewLocker(t, s.Client(t)).Lock(ctx, name, append(permits, sluice.WithOwner(owner), sluice.WithTTL(time.Minute))...)
+			require.NoError(t, err)
+			own = append(own, k)
+		}
+		waiting := make(chan error, 2)
+		for range 2 {
+			waiter := systest.NewLocker(t, s.Client(t), sluice.WithRetryInterval(time.Minute))
+			go func() { // it ends with the lock
+				_, err := waiter.Lock(ctx, name, permits...)
+				waiting <- err
+			}()
+		}
+		require.Eventually(t, func() bool { return systest.InLine(ctx, s.Client(t), "Lock:"+name) == 2 }, 30*time.Second, 5*time.Millisecond)
+		freed, err = operator.ForceUnlockFrom(ctx, name, "pod-1")
+		require.NoError(t, err)
+		require.True(t, freed)
+		require.NoError(t, <-waiting)
+		require.NoError(t, <-waiting)
+		require.ErrorIs(t, own[0].Extend(ctx, time.Minute), sluice.ErrNotHeld)
+		require.ErrorIs(t, own[1].Extend(ctx, time.Minute), sluice.ErrNotHeld)
+		require.NoError(t, own[2].Extend(ctx, time.Minute), "another's")
 		_, err = operator.ForceUnlockFrom(ctx, name, "")
 		require.ErrorIs(t, err, sluice.ErrInvalid)
 	})
