@@ -87,12 +87,14 @@ func (q *Queue) EnqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) 
 // is done and remembered. It ignores WithMaxTasks.
 //
 // One that was leased is due at once, and its attempt counts. One that has to wait in its group
-// begins its attempts anew. Units are held whatever is left, as with Take.Restore.
+// begins its attempts anew, and the earliest due ones of a group are in play. Units are held whatever is
+// left, as with Take.Restore.
 //
 // It takes steps, of 250 tasks or a megabyte at a time; those that wait in groups come last, so that
 // what was in play is in play again. If a step fails, the outcomes of those before are returned beside
 // the error, 0 for the others; to call it again is safe as it is for Enqueue. ErrInvalid, and nothing is
-// sent: what Enqueue refuses, a task that is done or absent, or one that was read without its payload.
+// sent: what Enqueue refuses, except an Expires that is over; a task that is done or absent, or one that
+// was read without its payload. See TaskInfo.Check.
 func (q *Queue) Restore(ctx context.Context, ts ...TaskInfo) ([]Outcome, error) {
 	const op = "restore"
 	tasks, err := restoredOf(ts)
@@ -123,35 +125,51 @@ func (q *Queue) Restore(ctx context.Context, ts ...TaskInfo) ([]Outcome, error) 
 func restoredOf(ts []TaskInfo) ([]store.Restored, error) {
 	tasks := make([]store.Restored, len(ts))
 	for i := range ts {
-		t := &ts[i]
-		at := t.Due
-		switch {
-		case t.State == StateAbsent || t.State == StateDone || t.State > StateWaiting:
-			return nil, fmt.Errorf("%w: ts[%d]: a task that is %v cannot be restored", ErrInvalid, i, t.State)
-		case t.Omitted > 0:
-			return nil, fmt.Errorf("%w: ts[%d]: it was read without its payload", ErrInvalid, i)
-		case t.Attempt < 0 || t.Attempt > maxAttempt:
-			return nil, fmt.Errorf("%w: ts[%d]: Attempt must be 0 to %d", ErrInvalid, i, maxAttempt)
-		case t.State == StateDead:
-			at = t.DiedAt
-		case t.State == StateLeased: // it has been due since then
-			if at = t.LeasedSince; at.IsZero() {
-				at = time.Now()
-			}
-		}
-		task := Task{ID: t.ID, Kind: t.Kind, Payload: t.Payload, Header: t.Header, At: at, Take: t.Take, Group: t.Group}
-		if err := checkTask(&task, false); err != nil {
+		var err error
+		if tasks[i], err = ts[i].restored(); err != nil {
 			return nil, fmt.Errorf("ts[%d]: %w", i, err)
-		}
-		if !isTime(t.Expires) || !isTime(t.FailedAt) || at.IsZero() {
-			return nil, fmt.Errorf("%w: ts[%d]: Due, DiedAt, FailedAt and Expires must be 1970 to %d", ErrInvalid, i, store.LastTime.Year())
-		}
-		tasks[i] = store.Restored{
-			ID: t.ID, Payload: store.Pack(t.Kind, t.Header, t.Expires, t.Payload), At: store.DueAt(at), Dead: t.State == StateDead, Attempt: t.Attempt,
-			Reason: cutReason(t.Reason), Failed: t.FailedAt, Take: t.Take.draft(), Group: t.Group,
 		}
 	}
 	return tasks, nil
+}
+
+// Check says what is wrong with the task, which Restore would refuse: ErrInvalid. It sends nothing.
+func (t TaskInfo) Check() error {
+	if _, err := t.restored(); err != nil {
+		return fmt.Errorf("sluice: check task: %w", err)
+	}
+	return nil
+}
+
+// restored returns the task as the engine restores it.
+func (t *TaskInfo) restored() (r store.Restored, err error) {
+	at := t.Due
+	switch {
+	case t.State <= StateAbsent || t.State == StateDone || t.State > StateWaiting:
+		return r, fmt.Errorf("%w: a task that is %v cannot be restored", ErrInvalid, t.State)
+	case t.Omitted > 0:
+		return r, fmt.Errorf("%w: it was read without its payload", ErrInvalid)
+	case t.Attempt < 0 || t.Attempt > maxAttempt:
+		return r, fmt.Errorf("%w: Attempt must be 0 to %d", ErrInvalid, maxAttempt)
+	case t.State == StateDead:
+		at = t.DiedAt
+	case t.State == StateLeased: // it has been due since then
+		if at = t.LeasedSince; at.IsZero() {
+			at = time.Now()
+		}
+	}
+	// Without At: the task may have been tried again, or have died, behind its Expires.
+	task := Task{ID: t.ID, Kind: t.Kind, Payload: t.Payload, Header: t.Header, Take: t.Take, Group: t.Group, Expires: t.Expires}
+	if err := checkTask(&task, false); err != nil {
+		return r, err
+	}
+	if !isTime(at) || !isTime(t.FailedAt) || at.IsZero() {
+		return r, fmt.Errorf("%w: Due, DiedAt, FailedAt and Expires must be 1970 to %d", ErrInvalid, store.LastTime.Year())
+	}
+	return store.Restored{
+		ID: t.ID, Payload: store.Pack(t.Kind, t.Header, t.Expires, t.Payload), At: store.DueAt(at), Dead: t.State == StateDead, Attempt: t.Attempt,
+		Reason: cutReason(t.Reason), Failed: t.FailedAt, Take: t.Take.draft(), Group: t.Group,
+	}, nil
 }
 
 var policyNames = [...]string{"unknown", DuplicatesReplace: "replace", DuplicatesKeep: store.Keep, DuplicatesEarliest: "earliest", DuplicatesLatest: "latest", DuplicatesKeepDue: "keepdue", DuplicatesOnce: store.Once}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -58,12 +59,13 @@ func byHeader(name string) guard {
 type users struct {
 	hashes map[string][]byte
 	// costliest is one of these hashes. An unknown user's password is compared with it, so that names cannot be
-	// told by the time that an answer takes.
+	// told by the time that an answer takes, if all hashes cost the same.
 	costliest []byte
-	// checks bounds how many passwords are checked: each takes a processor for some time, and an attacker tries many.
-	checks *rate.Limiter
 
-	mu sync.Mutex // guards known
+	mu sync.Mutex // guards what follows
+	// checks bound how many passwords are checked for each address: each takes a processor for some time, and an
+	// attacker tries many.
+	checks map[string]*rate.Limiter
 	// known are the users with passwords that were right. To check one takes a twentieth of a second of a
 	// processor, and a page asks every two seconds.
 	known map[string][sha256.Size]byte
@@ -84,7 +86,7 @@ func usersOf(path string) (*users, error) {
 		return nil, usageError{fmt.Errorf("--users: %w", err)}
 	}
 	defer func() { _ = file.Close() }()
-	u := &users{hashes: map[string][]byte{}, known: map[string][sha256.Size]byte{}, checks: rate.NewLimiter(checksPerSecond, checksAtOnce)}
+	u := &users{hashes: map[string][]byte{}, known: map[string][sha256.Size]byte{}, checks: map[string]*rate.Limiter{}}
 	most := 0
 	lines := bufio.NewScanner(file)
 	for n := 1; lines.Scan(); n++ {
@@ -111,9 +113,28 @@ func usersOf(path string) (*users, error) {
 }
 
 const (
-	// checksPerSecond and checksAtOnce are how many passwords that are not known to be right are checked.
+	// checksPerSecond and checksAtOnce are how many passwords that are not known to be right are checked for an address.
 	checksPerSecond, checksAtOnce = 5, 30
+	// mostAddresses is how many addresses have checks of their own. The others share them.
+	mostAddresses = 10_000
 )
+
+// mayTry reports whether one more password is checked for an address.
+func (u *users) mayTry(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		host = address
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if len(u.checks) >= mostAddresses && u.checks[host] == nil {
+		host = ""
+	}
+	if u.checks[host] == nil {
+		u.checks[host] = rate.NewLimiter(checksPerSecond, checksAtOnce)
+	}
+	return u.checks[host].Allow()
+}
 
 // ask is the guard.
 func (u *users) ask(w http.ResponseWriter, r *http.Request) (string, bool) {
@@ -122,7 +143,7 @@ func (u *users) ask(w http.ResponseWriter, r *http.Request) (string, bool) {
 	switch {
 	case given && u.isKnown(name, sum):
 		return name, true
-	case given && !u.checks.Allow():
+	case given && !u.mayTry(r.RemoteAddr):
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, "Too many passwords were tried. Wait a second.", http.StatusTooManyRequests)
 		return "", false

@@ -26,7 +26,7 @@ type lot struct {
 	ids   ids
 }
 
-// bulk is what a command with --all is for. Only these tasks are touched, and what comes later is not.
+// bulk is what a command with --all is for. Only these tasks are touched, by their IDs, and what comes later is not.
 type bulk struct {
 	lots    []*lot
 	total   int
@@ -148,9 +148,10 @@ func (a *app) choose(ctx context.Context, queues []*sluice.Queue, states []sluic
 		if err != nil {
 			return nil, err
 		}
-		for _, state := range states {
+		seen, now := met{}, a.now(ctx)
+		for _, state := range inOrder(states) {
 			l := &lot{queue: q, state: state}
-			if err := b.fill(ctx, l, m, limit, p); err != nil {
+			if err := b.fill(ctx, l, m, limit, p, func(t sluice.TaskInfo) bool { return len(states) == 1 || seen.isNew(t, now) }); err != nil {
 				return nil, err
 			}
 			if l.ids.len() > 0 {
@@ -164,8 +165,8 @@ func (a *app) choose(ctx context.Context, queues []*sluice.Queue, states []sluic
 	return b, nil
 }
 
-// fill reads the tasks of a lot.
-func (b *bulk) fill(ctx context.Context, l *lot, m meant, limit int, p progress) error {
+// fill reads the tasks of a lot, of those that are new.
+func (b *bulk) fill(ctx context.Context, l *lot, m meant, limit int, p progress, isNew func(t sluice.TaskInfo) bool) error {
 	for t, err := range l.queue.All(ctx, l.state, m.options(l.state)...) {
 		if err != nil {
 			return err
@@ -178,7 +179,7 @@ func (b *bulk) fill(ctx context.Context, l *lot, m meant, limit int, p progress)
 		switch {
 		case err != nil:
 			return err
-		case !fits:
+		case !fits || !isNew(t):
 		case b.total == limit:
 			b.limited = true
 			return nil

@@ -161,6 +161,18 @@ func TestPause_NothingIsClaimed(t *testing.T) {
 		require.Equal(t, exitUsage, s.run(wrong...).code, wrong)
 	}
 	require.Equal(t, exitNotFound, s.run("pause", "--match", "none*").code)
+
+	// One that is damaged is paused, too, and the others are; a name that is wrong keeps all from being drained.
+	require.NoError(t, s.rdb.Set(t.Context(), "{Queue:shop/a}:leased", "foreign", 0).Err())
+	var results []queueResultJSON
+	s.json(exitFailed, &results, "pause", "--match", "shop/*")
+	require.Len(t, results, 2)
+	require.NotEmpty(t, results[0].Error)
+	require.Empty(t, results[1].Error)
+	require.EqualValues(t, 2, s.rdb.Exists(t.Context(), "{Queue:shop/a}:paused", "{Queue:shop/b}:paused").Val())
+	s.ok("resume", "shop/b")
+	require.Equal(t, exitNotFound, s.run("drain", "shop/b", "none").code)
+	require.Zero(t, s.rdb.Exists(t.Context(), "{Queue:shop/b}:paused").Val())
 }
 
 // TestQueues_Worst: in the order of their signs, with handlers that are stuck before what has no worker.

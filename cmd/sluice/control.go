@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -23,6 +24,7 @@ type queueResultJSON struct {
 	Leased      int64  `json:"leased"`
 	Dead        int64  `json:"dead"`
 	Done        int64  `json:"done"`
+	Error       string `json:"error,omitempty"` // why it was not done, or why there are no figures
 }
 
 // queueArgs returns the queues that a command is for: those that are named, or all that match.
@@ -44,35 +46,39 @@ func (a *app) queueArgs(ctx context.Context, t targets, args []string) ([]string
 	return names, err
 }
 
-// control carries something out on whole queues, one after the other, and says what they held.
+// control carries something out on whole queues, one after the other, and says what they held. A queue that cannot be
+// read, or changed, does not keep it from the others; its error is returned at the end.
 func (a *app) control(ctx context.Context, names []string, verb, done string, dryRun bool, do func(q *sluice.Queue, name string, s sluice.Stats) error) error {
-	results := []queueResultJSON{}
+	results, failed := []queueResultJSON{}, []error{}
 	for _, argument := range names {
 		q, name, err := a.open(ctx, argument)
-		if err != nil {
-			return err
+		var s sluice.Stats
+		if err == nil {
+			s, err = q.Stats(ctx)
 		}
-		s, err := q.Stats(ctx)
+		if isMild := verb == "pause" || verb == "resume"; q != nil && !dryRun && (err == nil || isMild) { // for these nothing has to be known
+			err = errors.Join(err, do(q, name, s))
+		}
+		r := queueResultJSON{Action: verb, DryRun: dryRun, Due: s.Due, Scheduled: s.Scheduled, Leased: s.Leased, Dead: s.Dead, Done: s.Done}
+		r.Queue, r.QueueBase64 = report.Bytes(name)
 		if err != nil {
-			return err
+			failed = append(failed, err)
+			r.Error = report.Escape(err.Error())
+		}
+		results = append(results, r)
+		if err != nil || a.json {
+			continue
 		}
 		said := done
 		if dryRun {
 			said = "would be " + done
-		} else if err := do(q, name, s); err != nil {
-			return err
 		}
-		r := queueResultJSON{Action: verb, DryRun: dryRun, Due: s.Due, Scheduled: s.Scheduled, Leased: s.Leased, Dead: s.Dead, Done: s.Done}
-		r.Queue, r.QueueBase64 = report.Bytes(name)
-		results = append(results, r)
-		if !a.json {
-			_, _ = fmt.Fprintf(a.out, "%s: %s (%s)\n", show(name), said, statsText(s))
-		}
+		_, _ = fmt.Fprintf(a.out, "%s: %s (%s)\n", show(name), said, statsText(s))
 	}
 	if a.json {
-		return report.Print(a.out, results)
+		failed = append(failed, report.Print(a.out, results))
 	}
-	return nil
+	return errors.Join(failed...)
 }
 
 func statsText(s sluice.Stats) string {
@@ -131,9 +137,11 @@ resume. A handler that hangs keeps its lease: --wait says for how long to wait, 
 				return err
 			}
 			ctx, end := cmd.Context(), time.Now().Add(wait)
-			for _, arg := range args { // all are paused before the first is waited for
-				if err := a.pauseExisting(ctx, arg); err != nil {
-					return err
+			for _, change := range []bool{false, true} { // all are there before one is paused, and paused before the first is waited for
+				for _, arg := range args {
+					if err := a.pauseExisting(ctx, arg, change); err != nil {
+						return err
+					}
 				}
 			}
 			return a.control(ctx, args, "drain", "drained, paused until resume", false, func(q *sluice.Queue, name string, _ sluice.Stats) error {
@@ -146,20 +154,20 @@ resume. A handler that hangs keeps its lease: --wait says for how long to wait, 
 	return c
 }
 
-// pauseExisting pauses a queue that is there: a name that is wrong must not be said to be drained.
-func (a *app) pauseExisting(ctx context.Context, arg string) error {
+// pauseExisting pauses a queue, or says that it is not there: a name that is wrong must not be said to be drained.
+func (a *app) pauseExisting(ctx context.Context, arg string, change bool) error {
 	q, name, err := a.open(ctx, arg)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case change:
+		return q.Pause(ctx, 0)
 	}
 	exists, err := inspect.Exists(ctx, a.rdb, name, a.options)
-	if err != nil {
-		return err
+	if err == nil && !exists {
+		err = fmt.Errorf("%w: there is no queue %s, so nothing was paused", errNotFound, show(name))
 	}
-	if !exists {
-		return fmt.Errorf("%w: there is no queue %s, so nothing was drained", errNotFound, show(name))
-	}
-	return q.Pause(ctx, 0)
+	return err
 }
 
 // drainEvery is how often drain looks.

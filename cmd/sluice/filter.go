@@ -146,6 +146,32 @@ func (t *targets) states(allowed []sluice.State) (states []sluice.State, err err
 	return states, nil
 }
 
+// inOrder sorts states so that a task which is on its way from one to the next is met at least once, if their lists
+// are read one after the other: time makes due what is scheduled, also while a queue is paused.
+func inOrder(states []sluice.State) []sluice.State {
+	order := []sluice.State{sluice.StateLeased, sluice.StateWaiting, sluice.StateScheduled, sluice.StateDue, sluice.StateDead, sluice.StateDone}
+	return slices.SortedFunc(slices.Values(states), func(a, b sluice.State) int {
+		return cmp.Compare(slices.Index(order, a), slices.Index(order, b))
+	})
+}
+
+// met are the IDs of the tasks of a queue that may be met again, in a later list.
+type met map[string]struct{}
+
+// isNew reports whether a task was not met before, and notes it. What is due only in some hours is not met again.
+func (m met) isNew(t sluice.TaskInfo, now time.Time) bool {
+	if _, isKnown := m[t.ID]; isKnown {
+		return false
+	}
+	if t.State == sluice.StateLeased || t.State == sluice.StateWaiting || t.State == sluice.StateScheduled && t.Due.Before(now.Add(mostRead)) {
+		m[t.ID] = struct{}{}
+	}
+	return true
+}
+
+// mostRead is for how long the lists of a queue are read at the most.
+const mostRead = 6 * time.Hour
+
 // queues returns the queues that are meant, in the order of their names.
 func (a *app) queuesMeant(ctx context.Context, t targets, args []string) (named []*sluice.Queue, err error) {
 	if (t.match == "") != (len(args) == 1) {

@@ -410,7 +410,7 @@ func asynqTask(t fromasynq.Task) (sluice.TaskInfo, outcome, error) {
 	default:
 		return info, outcomeMissing, nil
 	}
-	if err := checkRestored(info); err != nil {
+	if err := info.Check(); err != nil {
 		return info, outcomeRefused, err
 	}
 	return info, outcomeDone, nil

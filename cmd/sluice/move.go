@@ -130,13 +130,26 @@ func movePart(ctx context.Context, from, to *sluice.Queue, ids []string, became 
 func asItIs(ctx context.Context, q *sluice.Queue, tasks ...sluice.TaskInfo) (same []sluice.TaskInfo, err error) {
 	for _, t := range tasks {
 		other, err := q.Get(ctx, t.ID)
-		if err == nil && reflect.DeepEqual(lineOf("", t), lineOf("", other)) {
+		if err == nil && isSame(t, other) {
 			same = append(same, other)
 		} else if err != nil && !errors.Is(err, sluice.ErrNotFound) {
 			return same, err
 		}
 	}
 	return same, nil
+}
+
+// isSame reports whether a task is another one as Restore has put it into its queue: what was scheduled may be due
+// by now, and what waits in its group has no attempts.
+func isSame(t, restored sluice.TaskInfo) bool {
+	a, b := lineOf("", t), lineOf("", restored)
+	if t.State != sluice.StateDead && restored.State != sluice.StateDead && restored.State != sluice.StateLeased {
+		a.State = b.State
+	}
+	if restored.State == sluice.StateWaiting {
+		a.Attempt, a.Reason, a.Failed = b.Attempt, b.Reason, b.Failed
+	}
+	return reflect.DeepEqual(a, b)
 }
 
 // mayMove refuses to move what a worker may take meanwhile.

@@ -79,3 +79,43 @@ func TestMove_ForeignTimes(t *testing.T) {
 	s.input = lines
 	require.Contains(t, s.ok("import", "-"), "3 tasks imported")
 }
+
+// TestMove_OfGroups: a task that waits in its group in the other queue is known there. A repeat takes away what an interrupted
+// move has left, and one that has changed is taken back.
+func TestMove_OfGroups(t *testing.T) {
+	s := newStage(t)
+	ctx := t.Context()
+	from, to := s.queue("orders"), s.queue("parked")
+	for _, id := range []string{"in play there", "a", "b"} {
+		q := from
+		if id == "in play there" {
+			q = to
+		}
+		_, err := q.Enqueue(ctx, sluice.Task{ID: id, Group: "g", Payload: []byte("p")})
+		require.NoError(t, err)
+	}
+	es, err := from.Claim(ctx, 1, time.Minute)
+	require.NoError(t, err)
+	require.NoError(t, from.Retry(ctx, 0, "failed", es...))
+	require.NoError(t, from.Pause(ctx, 0))
+	tasks, err := getAll(ctx, from, []string{"a"})
+	require.NoError(t, err)
+	require.Equal(t, 1, tasks[0].Attempt)
+	_, err = to.Restore(ctx, tasks...) // and there it was interrupted
+	require.NoError(t, err)
+	var got resultJSON
+	s.json(exitOK, &got, "move", "orders", "a", "--to", "parked")
+	require.Equal(t, 1, got.Done)
+
+	tasks, err = getAll(ctx, from, []string{"b"})
+	require.NoError(t, err)
+	_, err = to.Restore(ctx, tasks...)
+	require.NoError(t, err)
+	_, err = from.Reschedule(ctx, "b", time.Hour)
+	require.NoError(t, err)
+	became := map[outcome]int{}
+	require.NoError(t, leave(ctx, from, to, tasks, became))
+	require.Equal(t, map[outcome]int{outcomeDone: 0, outcomeChanged: 1}, became)
+	_, err = to.Get(ctx, "b")
+	require.ErrorIs(t, err, sluice.ErrNotFound)
+}

@@ -34,7 +34,7 @@ func (a *app) periodicCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "periodic QUEUE", Short: "List the periodic tasks of a queue, with their next and last runs",
 		Long: `List the periodic tasks of a queue, with their next and last runs: those of the Workers' lists (Worker.Periodic). LAST is the time of the
-last run that has ended. It reads all tasks of the queue that are scheduled, due, leased or dead, with their headers.`,
+last run that has ended. It reads all tasks of the queue that are scheduled, due, leased or dead, with their payloads.`,
 		Example: `  sluice periodic reports`,
 		Args:    usageArgs(cobra.ExactArgs(1)),
 		RunE:    func(cmd *cobra.Command, args []string) error { return a.periodic(cmd.Context(), args[0]) },
@@ -109,7 +109,7 @@ func (a *app) occurrences(ctx context.Context, q *sluice.Queue) (found []occurre
 	p := a.newProgress("looking", -1)
 	defer p.end()
 	for _, state := range []sluice.State{sluice.StateScheduled, sluice.StateDue, sluice.StateLeased, sluice.StateDead} {
-		for t, err := range q.All(ctx, state, sluice.WithPayloadsUpTo(mostUnasked)) {
+		for t, err := range q.All(ctx, state, sluice.WithPayloadsUpTo(-1)) {
 			if err != nil {
 				return nil, err
 			}

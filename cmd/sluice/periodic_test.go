@@ -19,7 +19,7 @@ func TestPeriodic_NextAndLastRuns(t *testing.T) {
 	headers := make(chan map[string]string, 1)
 	w := &sluice.Worker{
 		Queue: q, Backoff: func(int, error) time.Duration { return time.Hour },
-		Periodic: []sluice.Periodic{{ID: "often", Schedule: sluice.Every(50 * time.Millisecond)}, {ID: "daily", Kind: "report", Schedule: sluice.Every(24 * time.Hour)}, {ID: "wrong", Schedule: sluice.Every(50 * time.Millisecond)}},
+		Periodic: []sluice.Periodic{{ID: "often", Schedule: sluice.Every(50 * time.Millisecond)}, {ID: "daily", Kind: "report", Payload: make([]byte, 20_000), Schedule: sluice.Every(24 * time.Hour)}, {ID: "wrong", Schedule: sluice.Every(50 * time.Millisecond)}},
 		Handler: func(_ context.Context, e sluice.Entry) error {
 			if e.ID == "wrong" {
 				return errors.New("no paper")

@@ -237,8 +237,10 @@ func TestUsers_UnknownNamesTakeAsLong(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, costly, u.costliest)
 
+	address := "192.0.2.1:1"
 	try := func(name, password string) int {
 		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)
+		r.RemoteAddr = address
 		r.SetBasicAuth(name, password)
 		if _, ok := u.ask(w, r); ok {
 			return http.StatusOK
@@ -246,13 +248,15 @@ func TestUsers_UnknownNamesTakeAsLong(t *testing.T) {
 		return w.Code
 	}
 	require.Equal(t, http.StatusOK, try("anna", "costly"))
-	u.checks.SetLimit(0) // no time passes for it
+	u.checks["192.0.2.1"].SetLimit(0) // no time passes for it
 	for range checksAtOnce - 1 {
 		require.Equal(t, http.StatusUnauthorized, try("otto", "guessed"))
 	}
 	require.Equal(t, http.StatusTooManyRequests, try("otto", "guessed"))
 	require.Equal(t, http.StatusTooManyRequests, try("otto", "cheap"))
 	require.Equal(t, http.StatusOK, try("anna", "costly"))
+	address = "192.0.2.2:1"
+	require.Equal(t, http.StatusOK, try("otto", "cheap"), "another address")
 }
 
 // TestServe_WrongUsers: what is no file of users starts no server, and shows none of its lines.

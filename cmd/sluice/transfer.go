@@ -215,7 +215,8 @@ func (a *app) export(ctx context.Context, queues []*sluice.Queue, states []sluic
 		if err != nil {
 			return err
 		}
-		for _, state := range states {
+		seen, now := met{}, a.now(ctx)
+		for _, state := range inOrder(states) {
 			for t, err := range q.All(ctx, state, m.options(state, sluice.WithPayloadsUpTo(-1))...) {
 				if err == nil && m.IsPast(t, m.newest) {
 					break
@@ -224,7 +225,7 @@ func (a *app) export(ctx context.Context, queues []*sluice.Queue, states []sluic
 				if err == nil {
 					fits, err = m.matches(ctx, &t)
 				}
-				if err == nil && fits {
+				if err == nil && fits && seen.isNew(t, now) {
 					err = encoder.Encode(lineOf(q.Name(), t))
 					n++
 				}
@@ -378,8 +379,8 @@ func (i *importer) add(ctx context.Context, line []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := checkRestored(t); err != nil {
-		return err
+	if err := t.Check(); err != nil {
+		return usageError{err}
 	}
 	if decoder.More() {
 		return usagef("there is more than one task on the line")
@@ -395,23 +396,6 @@ func (i *importer) add(ctx context.Context, line []byte) error {
 	}
 	i.of, i.pending, i.size = queue, append(i.pending, t), i.size+len(line)
 	return nil
-}
-
-// checkRestored says what is wrong with a task, before any of its batch is put into a queue.
-func checkRestored(t sluice.TaskInfo) error {
-	at := t.Due
-	switch t.State {
-	case sluice.StateDone:
-		return usagef("a task that is done cannot be put into a queue")
-	case sluice.StateDead:
-		at = t.DiedAt
-	case sluice.StateLeased:
-		at = t.LeasedSince
-	}
-	if at.IsZero() && t.State != sluice.StateLeased {
-		return usagef("the task has no time")
-	}
-	return sluice.Task{ID: t.ID, Kind: t.Kind, Payload: t.Payload, Header: t.Header, At: at, Take: t.Take, Group: t.Group}.Check()
 }
 
 // withoutValue takes out of an error of encoding/json what it quotes: it may be of a payload.

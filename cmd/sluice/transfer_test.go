@@ -81,6 +81,8 @@ func TestImport_AWrongLine(t *testing.T) {
 	for _, wrong := range []string{
 		`secret`, `{"id":"b","secret":1}`, `{"queue":"orders","id":5,"state":"due","payload":"secret"}`, `{"queue":"orders","id":"b","state":"secret"}`,
 		`{"queue":"orders","id":"b","state":"due","payload_base64":"secret%"}`, `{"queue":"orders","id":"b","state":"due"}`, `{"queue":"orders","id":"b","state":"done","at":"2026-01-31T12:00:00Z"}`,
+		`{"queue":"orders","id":"b","state":"due","at":"2026-01-31T12:00:00Z","attempt":-1}`, `{"queue":"orders","id":"b","state":"due","at":"2026-01-31T12:00:00Z","attempt":10000000000}`,
+		`{"queue":"orders","id":"b","state":"due","at":"2026-01-31T12:00:00Z","expires":"1900-01-31T12:00:00Z"}`, `{"queue":"orders","id":"b","state":"due","at":"2026-01-31T12:00:00Z","failed":"2900-01-31T12:00:00Z"}`,
 	} {
 		require.NoError(t, s.rdb.FlushAll(t.Context()).Err())
 		s.input = good + "\n" + wrong + "\n" + strings.ReplaceAll(good, `"a"`, `"c"`)
@@ -95,6 +97,36 @@ func TestImport_AWrongLine(t *testing.T) {
 		require.Equal(t, exitUsage, s.run("import", "-", "--dry-run").code, "%s", wrong)
 	}
 	require.Equal(t, exitUsage, s.run("import", "/nowhere").code)
+}
+
+// TestExport_TasksThatBecomeDueMeanwhile are each there once: a pause does not stop the clock. So are those of a command
+// with --all.
+func TestExport_TasksThatBecomeDueMeanwhile(t *testing.T) {
+	s := newStage(t)
+	q := s.queue("orders")
+	require.NoError(t, q.Pause(t.Context(), 0))
+	at := s.rdb.Time(t.Context()).Val().Add(2 * time.Second)
+	tasks := make([]sluice.Task, 20_000)
+	for i := range tasks {
+		tasks[i] = sluice.Task{ID: fmt.Sprint(i), At: at}
+	}
+	_, err := q.EnqueueBatch(t.Context(), tasks)
+	require.NoError(t, err)
+	time.Sleep(time.Until(at) - 100*time.Millisecond) // they become due while they are read; on a busy machine before that
+	lines := strings.Fields(s.ok("export", "orders"))
+	require.Len(t, lines, len(tasks))
+	slices.Sort(lines)
+	require.Len(t, slices.Compact(lines), len(tasks))
+
+	var got resultJSON
+	s.json(exitOK, &got, "cancel", "orders", "--all", "--state", "due,scheduled", "--dry-run")
+	require.Equal(t, len(tasks), got.Matched)
+	require.Equal(t, []sluice.State{sluice.StateLeased, sluice.StateWaiting, sluice.StateScheduled, sluice.StateDue, sluice.StateDead}, inOrder([]sluice.State{sluice.StateDue, sluice.StateScheduled, sluice.StateLeased, sluice.StateDead, sluice.StateWaiting}))
+	seen := met{}
+	task := sluice.TaskInfo{Entry: sluice.Entry{ID: "a", Due: at}, State: sluice.StateScheduled}
+	require.True(t, seen.isNew(task, at))
+	task.State = sluice.StateDue
+	require.False(t, seen.isNew(task, at))
 }
 
 // TestExport_IsWholeOrFails: a disk that is full is no success.

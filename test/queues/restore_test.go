@@ -201,3 +201,25 @@ func TestRestore_OverWhatAForeignConsumerHasLeft(t *testing.T) {
 		require.Equal(b, []int64{1, 0}, []int64{s.Due, s.Leased})
 	})
 }
+
+// TestRestore_RefusesWhatNoHeaderHolds: Kind and Expires stand among the pairs of a header, so that one more would not be read back.
+func TestRestore_RefusesWhatNoHeaderHolds(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		task := sluice.TaskInfo{State: sluice.StateDue, Entry: sluice.Entry{ID: "a", Due: time.Unix(1, 0), Header: map[string]string{}}}
+		for i := range 64 {
+			task.Header[fmt.Sprint(i)] = "v"
+		}
+		require.NoError(b, task.Check())
+		task.Expires = time.Unix(5, 0)
+		require.ErrorIs(b, task.Check(), sluice.ErrInvalid)
+		_, err := b.Q.Restore(b.Context(), task)
+		require.ErrorIs(b, err, sluice.ErrInvalid)
+		delete(task.Header, "0")
+		_, err = b.Q.Restore(b.Context(), task)
+		require.NoError(b, err)
+		require.Len(b, b.Get("a").Header, 63)
+		task.State = -1
+		_, err = b.Q.Restore(b.Context(), task)
+		require.ErrorIs(b, err, sluice.ErrInvalid)
+	})
+}

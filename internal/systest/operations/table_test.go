@@ -13,7 +13,7 @@ import (
 var sendNothing = []string{
 	"Lock.Context", "Lock.Deadline", "Lock.Fence", "Lock.Format", "Lock.Name", "Lock.Token", "Lock.Valid",
 	"LockSet.Context", "LockSet.Format", "LockSet.Get", "LockSet.Valid", "Locker.Format", "Mux.Serve", "Typed.Batch", "Typed.Handle", "Typed.Handler", "Typed.Task",
-	"Queues.Of", "Queues.Workers", "Queue.Format", "Queue.MaxAttempts", "Queue.Name", "Worker.SetConcurrency", "Worker.Stats", "Pool.SetConcurrency", "BatchContext", "LeaseValid", "LockFromContext", "RecordResult",
+	"Queues.Of", "Queues.Workers", "Queue.Format", "Queue.MaxAttempts", "Queue.Name", "Task.Check", "TaskInfo.Check", "Worker.SetConcurrency", "Worker.Stats", "Pool.SetConcurrency", "BatchContext", "LeaseValid", "LockFromContext", "RecordResult",
 }
 
 // TestTable_HasEveryOperation: each exported function and method that takes a context, and each
