@@ -38,8 +38,8 @@ func (o *shopOrders) Open(_ context.Context, number, buyer string, payIn time.Du
 	return row, nil
 }
 
-// A flash sale: two phones, three buyers. Ann pays, Bob does not, and his phone can be bought again.
-// As in the README.
+// A flash sale: two phones, three buyers. Ann pays, Bob does not, and his phone can be bought
+// again. As in the README.
 func Example_sale() {
 	rdb, done := connect()
 	defer done()

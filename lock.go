@@ -21,8 +21,8 @@ type Lock struct {
 //
 // It returns nil if the lock was the caller's to its end: it is free then, or the next waiting
 // caller's. ErrNotHeld says that it was released before, lost or forced open, and ErrClosed that
-// UnlockAll or Close has released it. After ErrUnknown and ErrUnavailable the release goes on in the
-// background, and the caller has nothing to do. docs/errors.md has the table, with what nil and
+// UnlockAll or Close has released it. After ErrUnknown and ErrUnavailable the release goes on in
+// the background, and the caller has nothing to do. docs/errors.md has the table, with what nil and
 // ErrNotHeld say of a lock whose time was over meanwhile.
 func (k *Lock) Unlock(ctx context.Context) error { return k.wrap("unlock", k.hold().Unlock(ctx)) }
 

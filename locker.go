@@ -70,11 +70,11 @@ func NewLocker(rdb redis.UniversalClient, opts ...LockOption) (*Locker, error) {
 // server that is far away, three of the name's round trips: a tenth of the TTL and 200ms at most.
 // To cover that, a key lives longer than its TTL says, by up to the window and 2ms.
 //
-// While no server can be reached, or none can serve the lock, Lock tries on with growing
-// pauses of up to half a second, for ten seconds or until ctx ends.
+// While no server can be reached, or none can serve the lock, Lock tries on with growing pauses of
+// up to half a second, for ten seconds or until ctx ends.
 //
-// The error is ErrLocked if the lock is busy, ErrUnavailable if no server served it, ErrUnknown if a
-// reply was lost, ErrLost if it took longer than the TTL, ErrUnderReplicated, ErrClosed or
+// The error is ErrLocked if the lock is busy, ErrUnavailable if no server served it, ErrUnknown if
+// a reply was lost, ErrLost if it took longer than the TTL, ErrUnderReplicated, ErrClosed or
 // ErrInvalid: docs/errors.md has the table. If ctx has ended, ctx.Err() is joined with ErrLocked or
 // ErrUnavailable, or stands alone if nothing was sent. After an error the caller holds nothing and
 // has nothing to do: the key may be taken for a moment, and is released in the background.

@@ -82,19 +82,19 @@ func (q *Queue) EnqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) 
 
 // Restore puts tasks into the queue as Get, List and All have shown them, of this queue or another
 // one: due when they were, with their attempts and last errors, dead letters as such. So tasks are
-// moved to another server, or brought back from a file. It returns an outcome for each: OutcomeAdded,
-// OutcomeKept for an ID of which there is a task, which stays as it is, or OutcomeDone for one that
-// is done and remembered. It ignores WithMaxTasks.
+// moved to another server, or brought back from a file. It returns an outcome for each:
+// OutcomeAdded, OutcomeKept for an ID of which there is a task, which stays as it is, or
+// OutcomeDone for one that is done and remembered. It ignores WithMaxTasks.
 //
 // One that was leased is due at once, and its attempt counts. One that has to wait in its group
-// begins its attempts anew, and the earliest due ones of a group are in play. Units are held whatever is
-// left, as with Take.Restore.
+// begins its attempts anew, and the earliest due ones of a group are in play. Units are held
+// whatever is left, as with Take.Restore.
 //
-// It takes steps, of 250 tasks or a megabyte at a time; those that wait in groups come last, so that
-// what was in play is in play again. If a step fails, the outcomes of those before are returned beside
-// the error, 0 for the others; to call it again is safe as it is for Enqueue. ErrInvalid, and nothing is
-// sent: what Enqueue refuses, except an Expires that is over; a task that is done or absent, or one that
-// was read without its payload. See TaskInfo.Check.
+// It takes steps, of 250 tasks or a megabyte at a time; those that wait in groups come last, so
+// that what was in play is in play again. If a step fails, the outcomes of those before are
+// returned beside the error, 0 for the others; to call it again is safe as it is for Enqueue.
+// ErrInvalid, and nothing is sent: what Enqueue refuses, except an Expires that is over; a task
+// that is done or absent, or one that was read without its payload. See TaskInfo.Check.
 func (q *Queue) Restore(ctx context.Context, ts ...TaskInfo) ([]Outcome, error) {
 	const op = "restore"
 	tasks, err := restoredOf(ts)

@@ -286,8 +286,8 @@ type Stats struct {
 	// which no Worker ran and fewer than 16 tasks were counted; nothing else makes them fall. A
 	// server that denies HINCRBY counts nothing.
 	Finished int64
-	// Discarded is how many of the finished ones were discarded by Discard, or expired: their units were
-	// put back, and they are not remembered.
+	// Discarded is how many of the finished ones were discarded by Discard, or expired: their units
+	// were put back, and they are not remembered.
 	Discarded int64
 	// Retried is how many attempts failed, after which the task was to be tried again.
 	Retried int64

@@ -31,7 +31,8 @@ import (
 // scope is the name of the instrumentation.
 const scope = "github.com/sluice-go/sluice/sluiceotel"
 
-// version returns the version of this module in the program, "" if the program was built without modules.
+// version returns the version of this module in the program, "" if the program was built without
+// modules.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

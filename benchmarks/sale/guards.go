@@ -58,8 +58,8 @@ func (l locked) do(ctx context.Context, fn turn) error {
 	})
 }
 
-// take takes the turn of a lock that is held. It takes milliseconds, so nothing renews the lock: the
-// turn's ctx ends with the TTL, counted from before the lock was asked for.
+// take takes the turn of a lock that is held. It takes milliseconds, so nothing renews the lock:
+// the turn's ctx ends with the TTL, counted from before the lock was asked for.
 func (fn turn) take(ctx context.Context, unlock func(ctx context.Context) error) error {
 	held, cancel := context.WithTimeout(ctx, ttl)
 	defer cancel()

@@ -110,8 +110,8 @@ holder, which learns of it when it next reports or extends its lease.`,
 	return c
 }
 
-// buryAll reads the tasks' receipts and uses them. Those that have moved meanwhile (they were claimed, or their
-// leases were extended) are tried again.
+// buryAll reads the tasks' receipts and uses them. Those that have moved meanwhile (they were
+// claimed, or their leases were extended) are tried again.
 func buryAll(ctx context.Context, q *sluice.Queue, ids []string, reason string) (map[outcome]int, error) {
 	became := map[outcome]int{}
 	for range 5 {

@@ -58,13 +58,13 @@ func byHeader(name string) guard {
 // users are those who may ask, with the bcrypt hashes of their passwords.
 type users struct {
 	hashes map[string][]byte
-	// costliest is one of these hashes. An unknown user's password is compared with it, so that names cannot be
-	// told by the time that an answer takes, if all hashes cost the same.
+	// costliest is one of these hashes. An unknown user's password is compared with it, so that
+	// names cannot be told by the time that an answer takes, if all hashes cost the same.
 	costliest []byte
 
 	mu sync.Mutex // guards what follows
-	// checks bound how many passwords are checked for each address: each takes a processor for some time, and an
-	// attacker tries many.
+	// checks bound how many passwords are checked for each address: each takes a processor for some
+	// time, and an attacker tries many.
 	checks map[string]*rate.Limiter
 	// known are the users with passwords that were right. To check one takes a twentieth of a second of a
 	// processor, and a page asks every two seconds.
@@ -113,7 +113,8 @@ func usersOf(path string) (*users, error) {
 }
 
 const (
-	// checksPerSecond and checksAtOnce are how many passwords that are not known to be right are checked for an address.
+	// checksPerSecond and checksAtOnce are how many passwords that are not known to be right are
+	// checked for an address.
 	checksPerSecond, checksAtOnce = 5, 30
 	// mostAddresses is how many addresses have checks of their own. The others share them.
 	mostAddresses = 10_000

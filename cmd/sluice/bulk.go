@@ -26,7 +26,8 @@ type lot struct {
 	ids   ids
 }
 
-// bulk is what a command with --all is for. Only these tasks are touched, by their IDs, and what comes later is not.
+// bulk is what a command with --all is for. Only these tasks are touched, by their IDs, and what
+// comes later is not.
 type bulk struct {
 	lots    []*lot
 	total   int

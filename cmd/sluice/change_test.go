@@ -162,7 +162,8 @@ func TestPause_NothingIsClaimed(t *testing.T) {
 	}
 	require.Equal(t, exitNotFound, s.run("pause", "--match", "none*").code)
 
-	// One that is damaged is paused, too, and the others are; a name that is wrong keeps all from being drained.
+	// One that is damaged is paused, too, and the others are; a name that is wrong keeps all from
+	// being drained.
 	require.NoError(t, s.rdb.Set(t.Context(), "{Queue:shop/a}:leased", "foreign", 0).Err())
 	var results []queueResultJSON
 	s.json(exitFailed, &results, "pause", "--match", "shop/*")
@@ -175,7 +176,8 @@ func TestPause_NothingIsClaimed(t *testing.T) {
 	require.Zero(t, s.rdb.Exists(t.Context(), "{Queue:shop/b}:paused").Val())
 }
 
-// TestQueues_Worst: in the order of their signs, with handlers that are stuck before what has no worker.
+// TestQueues_Worst: in the order of their signs, with handlers that are stuck before what has no
+// worker.
 func TestQueues_Worst(t *testing.T) {
 	s := newStage(t)
 	hangs := make(chan struct{})

@@ -46,8 +46,9 @@ func (a *app) queueArgs(ctx context.Context, t targets, args []string) ([]string
 	return names, err
 }
 
-// control carries something out on whole queues, one after the other, and says what they held. A queue that cannot be
-// read, or changed, does not keep it from the others; its error is returned at the end.
+// control carries something out on whole queues, one after the other, and says what they held. A
+// queue that cannot be read, or changed, does not keep it from the others; its error is returned at
+// the end.
 func (a *app) control(ctx context.Context, names []string, verb, done string, dryRun bool, do func(q *sluice.Queue, name string, s sluice.Stats) error) error {
 	results, failed := []queueResultJSON{}, []error{}
 	for _, argument := range names {
@@ -154,7 +155,8 @@ resume. A handler that hangs keeps its lease: --wait says for how long to wait, 
 	return c
 }
 
-// pauseExisting pauses a queue, or says that it is not there: a name that is wrong must not be said to be drained.
+// pauseExisting pauses a queue, or says that it is not there: a name that is wrong must not be said
+// to be drained.
 func (a *app) pauseExisting(ctx context.Context, arg string, change bool) error {
 	q, name, err := a.open(ctx, arg)
 	switch {

@@ -146,8 +146,9 @@ func (t *targets) states(allowed []sluice.State) (states []sluice.State, err err
 	return states, nil
 }
 
-// inOrder sorts states so that a task which is on its way from one to the next is met at least once, if their lists
-// are read one after the other: time makes due what is scheduled, also while a queue is paused.
+// inOrder sorts states so that a task which is on its way from one to the next is met at least
+// once, if their lists are read one after the other: time makes due what is scheduled, also while a
+// queue is paused.
 func inOrder(states []sluice.State) []sluice.State {
 	order := []sluice.State{sluice.StateLeased, sluice.StateWaiting, sluice.StateScheduled, sluice.StateDue, sluice.StateDead, sluice.StateDone}
 	return slices.SortedFunc(slices.Values(states), func(a, b sluice.State) int {
@@ -158,7 +159,8 @@ func inOrder(states []sluice.State) []sluice.State {
 // met are the IDs of the tasks of a queue that may be met again, in a later list.
 type met map[string]struct{}
 
-// isNew reports whether a task was not met before, and notes it. What is due only in some hours is not met again.
+// isNew reports whether a task was not met before, and notes it. What is due only in some hours is
+// not met again.
 func (m met) isNew(t sluice.TaskInfo, now time.Time) bool {
 	if _, isKnown := m[t.ID]; isKnown {
 		return false

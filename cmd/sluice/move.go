@@ -139,8 +139,8 @@ func asItIs(ctx context.Context, q *sluice.Queue, tasks ...sluice.TaskInfo) (sam
 	return same, nil
 }
 
-// isSame reports whether a task is another one as Restore has put it into its queue: what was scheduled may be due
-// by now, and what waits in its group has no attempts.
+// isSame reports whether a task is another one as Restore has put it into its queue: what was
+// scheduled may be due by now, and what waits in its group has no attempts.
 func isSame(t, restored sluice.TaskInfo) bool {
 	a, b := lineOf("", t), lineOf("", restored)
 	if t.State != sluice.StateDead && restored.State != sluice.StateDead && restored.State != sluice.StateLeased {
@@ -166,8 +166,8 @@ func mayMove(ctx context.Context, q *sluice.Queue, tasks []sluice.TaskInfo) erro
 	return nil
 }
 
-// leave takes tasks out of their queue, that are in the other one by now. Those that have changed meanwhile stay,
-// and are taken out of the other one again, if they have not changed there.
+// leave takes tasks out of their queue, that are in the other one by now. Those that have changed
+// meanwhile stay, and are taken out of the other one again, if they have not changed there.
 func leave(ctx context.Context, from, to *sluice.Queue, tasks []sluice.TaskInfo, became map[outcome]int) error {
 	states, err := from.CancelUnchanged(ctx, tasks...)
 	var changed []sluice.TaskInfo

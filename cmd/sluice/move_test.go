@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// TestMove_WhatHasChangedStays: a task that changes between the two steps of a move stays where it is, and leaves the
-// other queue again, unless that one has it in another version by then.
+// TestMove_WhatHasChangedStays: a task that changes between the two steps of a move stays where it
+// is, and leaves the other queue again, unless that one has it in another version by then.
 func TestMove_WhatHasChangedStays(t *testing.T) {
 	s := newStage(t)
 	ctx := t.Context()
@@ -56,8 +56,8 @@ func TestMove_WhatHasChangedStays(t *testing.T) {
 	require.Equal(t, map[string]string{"same": "deadfirst", "changed in both": "scheduled"}, has(to))
 }
 
-// TestMove_ForeignTimes: what another program has put into a queue may be due before 1970, or after all times. It
-// is moved and exported as due at the first or last time that there is.
+// TestMove_ForeignTimes: what another program has put into a queue may be due before 1970, or after
+// all times. It is moved and exported as due at the first or last time that there is.
 func TestMove_ForeignTimes(t *testing.T) {
 	s := newStage(t)
 	ctx := context.Background()
@@ -80,8 +80,8 @@ func TestMove_ForeignTimes(t *testing.T) {
 	require.Contains(t, s.ok("import", "-"), "3 tasks imported")
 }
 
-// TestMove_OfGroups: a task that waits in its group in the other queue is known there. A repeat takes away what an interrupted
-// move has left, and one that has changed is taken back.
+// TestMove_OfGroups: a task that waits in its group in the other queue is known there. A repeat
+// takes away what an interrupted move has left, and one that has changed is taken back.
 func TestMove_OfGroups(t *testing.T) {
 	s := newStage(t)
 	ctx := t.Context()

@@ -18,8 +18,8 @@ type occurrence struct {
 	next, last time.Time // last is zero if there was none
 }
 
-// occurrenceOf returns what a Worker has enqueued for a schedule of its list; false for another task. Its header
-// says so: see sluice.Periodic.
+// occurrenceOf returns what a Worker has enqueued for a schedule of its list; false for another
+// task. Its header says so: see sluice.Periodic.
 func occurrenceOf(t sluice.TaskInfo) (o occurrence, ok bool) {
 	if t.Header["sluice-period-of"] != t.ID {
 		return o, false

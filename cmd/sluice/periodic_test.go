@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// TestPeriodic_NextAndLastRuns: a periodic task that has run is listed with both times, one that fails with its
-// error, and other tasks are not, also if they have taken over a header.
+// TestPeriodic_NextAndLastRuns: a periodic task that has run is listed with both times, one that
+// fails with its error, and other tasks are not, also if they have taken over a header.
 func TestPeriodic_NextAndLastRuns(t *testing.T) {
 	s := newStage(t)
 	q := s.queue("reports")

@@ -71,8 +71,8 @@ func (a *app) rows(
 	return rows, nil
 }
 
-// stuckHandlers returns how many handlers are stuck, by queue: it asks where Workers run. Where they cannot be
-// read none is known.
+// stuckHandlers returns how many handlers are stuck, by queue: it asks where Workers run. Where
+// they cannot be read none is known.
 func (a *app) stuckHandlers(ctx context.Context, rdb redis.UniversalClient, rows []queueRow) map[string]int64 {
 	stuck := map[string]int64{}
 	var mu sync.Mutex // guards stuck

@@ -224,8 +224,8 @@ func TestServe_UserHeader(t *testing.T) {
 	require.Equal(t, http.StatusOK, code)
 }
 
-// TestUsers_UnknownNamesTakeAsLong as known ones, whatever their hashes cost; and a guesser is stopped, who does not
-// keep out those that have asked before.
+// TestUsers_UnknownNamesTakeAsLong as known ones, whatever their hashes cost; and a guesser is
+// stopped, who does not keep out those that have asked before.
 func TestUsers_UnknownNamesTakeAsLong(t *testing.T) {
 	cheap, err := bcrypt.GenerateFromPassword([]byte("cheap"), bcrypt.MinCost)
 	require.NoError(t, err)

@@ -106,8 +106,8 @@ func lineOf(queue string, t sluice.TaskInfo) (l taskLine) {
 	return l
 }
 
-// inRange returns a time as Restore takes it: a program of another language may have written a due time before
-// 1970, or one after 2200.
+// inRange returns a time as Restore takes it: a program of another language may have written a due
+// time before 1970, or one after 2200.
 func inRange(t time.Time) time.Time {
 	first, last := time.Unix(0, 0), time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
 	switch {

@@ -99,8 +99,8 @@ func TestImport_AWrongLine(t *testing.T) {
 	require.Equal(t, exitUsage, s.run("import", "/nowhere").code)
 }
 
-// TestExport_TasksThatBecomeDueMeanwhile are each there once: a pause does not stop the clock. So are those of a command
-// with --all.
+// TestExport_TasksThatBecomeDueMeanwhile are each there once: a pause does not stop the clock. So
+// are those of a command with --all.
 func TestExport_TasksThatBecomeDueMeanwhile(t *testing.T) {
 	s := newStage(t)
 	q := s.queue("orders")

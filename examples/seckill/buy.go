@@ -20,13 +20,13 @@ type byLock struct {
 	queue  *sluice.Queue
 }
 
-// buy buys a unit under the lock, if there was one to be seen before: a buyer that cannot buy anyway
-// does not have the others wait. It holds the lock until the transaction has committed: if it
-// released the lock before that, the next buyer would read the old stock.
+// buy buys a unit under the lock, if there was one to be seen before: a buyer that cannot buy
+// anyway does not have the others wait. It holds the lock until the transaction has committed: if
+// it released the lock before that, the next buyer would read the old stock.
 //
-// A counter alone needs no lock, nor do a unit and its order (see byStock). The
-// lock is for the work between the look and the write (pricing, limits, calls of other
-// services): no other buyer changes the stock meanwhile, so none has to start again.
+// A counter alone needs no lock, nor do a unit and its order (see byStock). The lock is for the
+// work between the look and the write (pricing, limits, calls of other services): no other buyer
+// changes the stock meanwhile, so none has to start again.
 func (s *byLock) buy(ctx context.Context, customer int, seen view) (purchase, error) {
 	if seen.stock == 0 {
 		return purchase{result: soldOut}, nil

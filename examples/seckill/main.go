@@ -1,10 +1,10 @@
 // Seckill is a flash sale that sells exactly its stock.
 //
 // It runs the sale three times: naively, where buyers read the stock, think, and write it back; by
-// Task.Take, where an order is one task which takes the unit in the step that enqueues it (stock.go);
-// and by a Locker around the naive way (buy.go). In the last two, orders that are not paid are
-// cancelled, and other buyers get the units. At the end it counts in the database. The exit status
-// says whether the counts are right.
+// Task.Take, where an order is one task which takes the unit in the step that enqueues it
+// (stock.go); and by a Locker around the naive way (buy.go). In the last two, orders that are not
+// paid are cancelled, and other buyers get the units. At the end it counts in the database. The
+// exit status says whether the counts are right.
 //
 // Without flags it needs no other program: Redis is a miniredis within the process, and the
 // database is a SQLite file in a temporary folder. With -http as its first flag, the sale is at its

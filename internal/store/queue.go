@@ -225,8 +225,8 @@ func (q *Queue) Pop(n int) redisexec.Request {
 }
 
 // Cancel removes tasks, [MaxGroup] at most. The IDs of those that are leased are published on the
-// channel, which is as scripts are given it. With scores, a task is left alone that has another one than
-// when it was read.
+// channel, which is as scripts are given it. With scores, a task is left alone that has another one
+// than when it was read.
 func (q *Queue) Cancel(ids []string, scores []float64, channel any) redisexec.Request {
 	args := append([]any{channel, len(ids)}, asArguments(ids)...)
 	for _, score := range scores {

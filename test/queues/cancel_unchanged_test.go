@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// TestCancelUnchanged_LeavesWhatHasChanged: of two tasks in each state, one changes after both were read, and
-// that one stays as it is then.
+// TestCancelUnchanged_LeavesWhatHasChanged: of two tasks in each state, one changes after both were
+// read, and that one stays as it is then.
 func TestCancelUnchanged_LeavesWhatHasChanged(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		ctx := b.Context()

@@ -202,7 +202,8 @@ func TestRestore_OverWhatAForeignConsumerHasLeft(t *testing.T) {
 	})
 }
 
-// TestRestore_RefusesWhatNoHeaderHolds: Kind and Expires stand among the pairs of a header, so that one more would not be read back.
+// TestRestore_RefusesWhatNoHeaderHolds: Kind and Expires stand among the pairs of a header, so that
+// one more would not be read back.
 func TestRestore_RefusesWhatNoHeaderHolds(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		task := sluice.TaskInfo{State: sluice.StateDue, Entry: sluice.Entry{ID: "a", Due: time.Unix(1, 0), Header: map[string]string{}}}

@@ -178,7 +178,8 @@ func TestStats_ALeaseThatRunsOutIsLost(t *testing.T) {
 	})
 }
 
-// TestStats_LostNeverFalls, also where a foreign consumer has removed more leased tasks than a claim looks at.
+// TestStats_LostNeverFalls, also where a foreign consumer has removed more leased tasks than a
+// claim looks at.
 func TestStats_LostNeverFalls(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		ctx := b.Context()

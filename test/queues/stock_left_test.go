@@ -149,7 +149,8 @@ func TestRetention_WhatIsNoLetterAnyMoreIsDone(t *testing.T) {
 	}, sluice.WithRetention(time.Hour))
 }
 
-// TestStock_NothingIsLeftOfAnEndedSale: no key with a sweep's place, once the stock is deleted and a Worker has lived.
+// TestStock_NothingIsLeftOfAnEndedSale: no key with a sweep's place, once the stock is deleted and
+// a Worker has lived.
 func TestStock_NothingIsLeftOfAnEndedSale(t *testing.T) {
 	eachStock(t, 2, func(s stock) {
 		s.Enqueue(sluice.OutcomeAdded, phone("a"))

@@ -2,8 +2,9 @@
 //
 // The service is several processes, which share a port, a Redis server and a SQLite database. An
 // order is one task, which takes the unit in the step that enqueues it: see stock.go. Its handler
-// writes the order's row, and cancels it if it is not paid in time. Once the stock is gone a process
-// answers from memory. Other processes generate the load. Processes may be killed in the middle.
+// writes the order's row, and cancels it if it is not paid in time. Once the stock is gone a
+// process answers from memory. Other processes generate the load. Processes may be killed in the
+// middle.
 package shophttp
 
 import (

@@ -42,8 +42,8 @@ func TestHold_SellsExactlyItsStock(t *testing.T) {
 	}
 }
 
-// TestHold_TidiesUpAServerThatStays holds a sale on a server that it has not started: no task and no
-// stock of it stays there.
+// TestHold_TidiesUpAServerThatStays holds a sale on a server that it has not started: no task and
+// no stock of it stays there.
 func TestHold_TidiesUpAServerThatStays(t *testing.T) {
 	t.Parallel()
 	rdb := connect(redistest.Start(t).Addr)

@@ -26,7 +26,8 @@ var (
 type Way interface {
 	// Begin sets the stock. It is called once, before any process sells.
 	Begin(ctx context.Context) error
-	// End removes from Redis what the sale has left there. It is called when no process sells any more.
+	// End removes from Redis what the sale has left there. It is called when no process sells any
+	// more.
 	End(ctx context.Context)
 	// Buy sells the customer a unit, and returns the order's number. ErrSoldOut, ErrHasOne.
 	Buy(ctx context.Context, customer int) (number string, err error)
