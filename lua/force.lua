@@ -1,4 +1,4 @@
--- Releases a lock, or the permits of a name, whatever the tokens, and reserves what is free for the next in line.
+-- Releases a lock, or the permits of a name, whatever its tokens, and reserves what is free for the next in line.
 -- KEYS[1] the lock, or the permits   KEYS[2] their line
 -- ARGV[1] the label of an owner, of whom alone something is released; '' for any holder
 -- RETURNS the tokens that held it   an empty list: it was not held, or only by others

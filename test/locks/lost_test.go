@@ -95,7 +95,11 @@ func TestLocker_ForceUnlockSparesALaterHolder(t *testing.T) {
 	require.NoError(t, err)
 	forced := make(chan error, 1)
 	go func() { _, err := l.ForceUnlock(ctx, "a"); forced <- err }()
-	<-hook.carriedOut
+	select {
+	case <-hook.carriedOut:
+	case <-time.After(30 * time.Second):
+		require.FailNow(t, "the hook does not know the script by its first line")
+	}
 	require.ErrorIs(t, k.Unlock(ctx), sluice.ErrNotHeld)
 	later, err := l.Lock(ctx, "a")
 	require.NoError(t, err)
