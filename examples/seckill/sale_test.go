@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -71,6 +72,9 @@ func TestSale_NeedsTheLock(t *testing.T) {
 					if p.result == overtaken {
 						overtakings.Add(1)
 						return nil
+					}
+					if errors.Is(err, sluice.ErrLost) {
+						return nil // a busy machine stood still for longer than the TTL: the sum below is right all the same
 					}
 					return err
 				})
