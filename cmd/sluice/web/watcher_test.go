@@ -262,7 +262,7 @@ func TestPage_CostsLittleWithManyQueues(t *testing.T) {
 	}
 	size := heap() - before
 	t.Logf("an hour of %d queues: %.1f MB", n, float64(size)/1e6)
-	require.Less(t, size, uint64(n*40_000)) // 32 kB each under the race detector
+	require.Less(t, size, uint64(n*25_000))
 	ask := func(accepts string) int {
 		s.later()
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+"/", nil)

@@ -137,9 +137,6 @@ func TestHungServer_RefusedConnectionIsADefiniteError(t *testing.T) {
 				ctx = systest.Within(t, 4*time.Second) // a busy machine refuses a connection late
 			}
 			_, err := op.Do(ctx)
-			for i := 0; i < 3 && waits && errors.Is(err, sluice.ErrUnknown); i++ { // a busy machine was dialling when its context ended
-				_, err = op.Do(systest.Within(t, 4*time.Second))
-			}
 			assert.ErrorIs(t, err, sluice.ErrUnavailable, op.Name)
 			assert.Equal(t, waits, errors.Is(err, context.DeadlineExceeded), op.Name)
 			for _, never := range []error{sluice.ErrUnknown, sluice.ErrLocked, sluice.ErrNotHeld} {
