@@ -32,7 +32,7 @@ type point struct {
 	at                                          time.Time
 	due, scheduled, waiting, leased, dead, done int64
 	// Since the counts began.
-	finished, retried, buried, lost, trimmed, discarded int64
+	finished, retried, buried, lost, trimmed int64
 }
 
 // sample is what is kept of a point for an hour: what charts draw. Counts above four billion are
@@ -68,7 +68,7 @@ func (s sample) point() point {
 func (h *history) note(now time.Time, s sluice.Stats) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	p := point{now, s.Due, s.Scheduled, s.GroupWaiting, s.Leased, s.Dead, s.Done, s.Finished, s.Retried, s.Buried, s.Lost, s.Trimmed, s.Discarded}
+	p := point{now, s.Due, s.Scheduled, s.GroupWaiting, s.Leased, s.Dead, s.Done, s.Finished, s.Retried, s.Buried, s.Lost, s.Trimmed}
 	h.points = slices.DeleteFunc(h.points, func(p point) bool { return now.Sub(p.at) > rememberedWhole || p.at.After(now) })
 	h.points = append(h.points, p)
 	// One of the future is of before the clock was put back.

@@ -148,7 +148,7 @@ func fates(points []point, stats sluice.Stats) []fate {
 		{"Lost", "their lease ran out", stats.Lost, newRate(points, func(p point) int64 { return p.lost }), true},
 	}
 	if stats.Discarded > 0 {
-		all = append(all, fate{Title: "Discarded", Hint: "of the finished ones: by Discard, or expired", Count: stats.Discarded, Rate: newRate(points, func(p point) int64 { return p.discarded })})
+		all = append(all, fate{Title: "Discarded", Hint: "of the finished ones: by Discard, or expired", Count: stats.Discarded})
 	}
 	if stats.Trimmed > 0 {
 		all = append(all, fate{Title: "Trimmed", Hint: "dead letters that a limit has removed", Count: stats.Trimmed, Rate: newRate(points, func(p point) int64 { return p.trimmed })})
