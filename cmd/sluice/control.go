@@ -67,6 +67,9 @@ func (a *app) control(ctx context.Context, names []string, verb, done string, dr
 			r.Error = report.Escape(err.Error())
 		}
 		results = append(results, r)
+		if ctx.Err() != nil || errors.Is(err, sluice.ErrUnavailable) || errors.Is(err, sluice.ErrUnknown) {
+			break // the next one would wait as long for the same server
+		}
 		if err != nil || a.json {
 			continue
 		}
