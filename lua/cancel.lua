@@ -13,12 +13,12 @@ local scores, dead, fields = redis.call('ZMSCORE', KEYS[1], unpack(ids)), redis.
 local done = redis.pcall('ZMSCORE', KEYS[10], unpack(ids))
 for i, id in ipairs(ids) do
   local score, field = scores[i], fields[i]
-  states[i] = known[id] and 0 or score and stateOf(live(field), score) or dead[i] and 4 or waitsUntil(field) and 6 or done[i] and 5 or 0
-  if ARGV[n + 3] and tonumber(ARGV[n + 2 + i]) ~= shownScore(states[i], field, score or dead[i] or done[i]) then
+  states[i] = score and stateOf(live(field), score) or dead[i] and 4 or waitsUntil(field) and 6 or done[i] and 5 or 0
+  if known[id] or ARGV[n + 3] and tonumber(ARGV[n + 2 + i]) ~= shownScore(states[i], field, score or dead[i] or done[i]) then
     states[i] = 0
   else
     gone[#gone + 1] = id
-    if not known[id] and (states[i] > 0 or field) then left[#left + 1] = { id, field } end
+    if states[i] > 0 or field then left[#left + 1] = { id, field } end
     if states[i] == 3 then leases = leases + 1 end
     if groupOf(holdsOf(field)) then needGroups() end
     known[id] = true

@@ -108,6 +108,9 @@ func (q *Queue) Finish(now float64, end Ending, es ...sluice.Entry) (stale []str
 	for i, e := range es {
 		ok := !done[e.ID] && before.withReceipt(now, e, func(it *Item, task Item) {
 			q.Finished++
+			if end.Discarded {
+				q.Discarded++
+			}
 			if task.Waiting {
 				q.giveBack(q.Item(e.ID), task, 0, 0)
 				return

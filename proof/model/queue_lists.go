@@ -2,6 +2,7 @@ package model
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	"github.com/sluice-go/sluice"
@@ -29,6 +30,17 @@ func (q *Queue) List(now float64, s sluice.State, after sluice.TaskInfo, n int) 
 		// A version that waits behind a lease that has run out has no place of its own to go on
 		// from, nor has a task that waits in its group and got a score from a foreign producer.
 		return it.state(now) == s && (s == sluice.StateLeased || it.Score == task.Score)
+	})
+}
+
+// All returns the tasks in a state as List does. Among the due ones stand also versions that wait
+// behind a lease that has run out, whenever they are due: they count as due until the next claim.
+func (q *Queue) All(now float64, s sluice.State) []sluice.TaskInfo {
+	if s != sluice.StateDue {
+		return q.List(now, s, sluice.TaskInfo{}, math.MaxInt)
+	}
+	return q.list(now, s, sluice.TaskInfo{}, math.MaxInt, func(it, _ Item) bool {
+		return it.state(now) == sluice.StateDue || it.state(now) == sluice.StateScheduled
 	})
 }
 

@@ -23,7 +23,7 @@ import (
 const queueResults = `advance; bury: done; bury: stale; cancel: absent; cancel: dead; cancel: due; cancel: leased; cancel: scheduled; claim: none; claim: some;
 dead: none; dead: some; list: scheduled; list: due; list: leased; list: dead; pause: without an end; pause: with an end; resume; limits: none; limits: running; limits: rate; limits: both; limited by running; limited by rate; limited after a change; dequeue: done; dequeue: stale; enqueue: added; enqueue: deferred; enqueue: kept; enqueue: updated; enqueue: done;
 dequeue and remember: done; dequeue and remember: stale; finish: done; finish: stale; finish: with a result; remembered again; forgotten by a finish; forgotten by a presence;
-list: done; get: done; cancel: done; cancel: shadowed; once: dead; once: over; kept due: updated; kept due: deferred;
+list: done; get: done; cancel: done; cancel: shadowed; cancel unchanged: absent; cancel unchanged: changed; cancel unchanged: due; cancel unchanged: scheduled; cancel unchanged: dead; once: dead; once: over; kept due: updated; kept due: deferred;
 enqueue batch; extend: done; extend: stale; foreign add; foreign remove; noted; get: found; get: not found; payloads: none; payloads: small; invalid; peek: none;
 peek: some; pop: none; pop: some; purge; release: done; release: stale; reschedule: done; reschedule: none; retry: done;
 retry: stale; revive: none; revive: some; stats; drop: none; drop: some; trimmed by a presence: some; trimmed by a presence: none; trimmed by a claim; trimmed by a burial; version taken over; moved during a lease; delivery not counted; attempts used up; put back by a foreign producer; ended context; lease ended`
@@ -54,7 +54,7 @@ func runQueueMachine(t *testing.T, rdb redis.UniversalClient, c clock, change fu
 			"Enqueue": m.enqueue, "Enqueue2": m.enqueue, "Enqueue3": m.enqueue, "EnqueueBatch": m.enqueueBatch, "EnqueueBatch2": m.enqueueBatch,
 			"Claim": m.claim, "Claim2": m.claim, "Claim3": m.claim, "Claim4": m.claim, "Claim5": m.claim, "Claim6": m.claim, "Claim7": m.claim, "Pop": m.pop, "Peek": m.peek,
 			"Dequeue": m.dequeue, "DequeueAndRemember": m.dequeueAndRemember, "DequeueAndRemember2": m.dequeueAndRemember, "Finish": m.finish, "Finish2": m.finish, "EndRetention": m.endRetention, "Extend": m.extend, "Retry": m.retry, "Release": m.release, "Bury": m.bury,
-			"Dead": m.dead, "List": m.list, "Pause": m.pause, "SetLimits": m.setLimits, "Limits": m.limits, "Resume": m.resume, "Resume2": m.resume, "Revive": m.revive, "Cancel": m.cancel, "Reschedule": m.reschedule,
+			"Dead": m.dead, "List": m.list, "Pause": m.pause, "SetLimits": m.setLimits, "Limits": m.limits, "Resume": m.resume, "Resume2": m.resume, "Revive": m.revive, "Cancel": m.cancel, "CancelUnchanged": m.cancelUnchanged, "Reschedule": m.reschedule,
 			"Get": m.get, "Get2": m.get, "Get3": m.get, "Stats": m.stats, "Presence": m.presence, "Drop": m.drop, "Purge": m.purge,
 			"ForeignAdd": m.foreignAdd, "ForeignRemove": m.foreignRemove, "LaterVersion": m.laterVersion,
 			"EndLease": m.endLease, "Advance": m.advance, "Invalid": m.invalid,
@@ -81,7 +81,8 @@ type queueMachine struct {
 	maxAttempts int
 	clock       clock
 	model       *model.Queue
-	receipts    []sluice.Entry // all so far
+	receipts    []sluice.Entry    // all so far
+	read        []sluice.TaskInfo // that were not leased
 	counts      *tally
 	handed      []time.Time // tasks, since limits were set
 	started     time.Time   // when the current operation began
@@ -142,8 +143,10 @@ func (m *queueMachine) end(t *rapid.T) {
 func (m *queueMachine) requireCounts(t *rapid.T, held *model.Queue, now float64) {
 	held.Lost = m.lost(t, now)
 	m.model.Lapse(now)
-	counts := func(q *model.Queue) []int64 { return []int64{q.Finished, q.Retried, q.Buried, q.Lost, q.Trimmed} }
-	require.Equal(t, counts(m.model), counts(held), "done, retried, buried, lost, dropped")
+	counts := func(q *model.Queue) []int64 {
+		return []int64{q.Finished, q.Discarded, q.Retried, q.Buried, q.Lost, q.Trimmed}
+	}
+	require.Equal(t, counts(m.model), counts(held), "done, discarded, retried, buried, lost, dropped")
 }
 
 // requireIndex compares the list of leased tasks with the state fields. Foreign clients have not
@@ -282,7 +285,7 @@ func readQueue(t *rapid.T, rdb redis.UniversalClient, key string) *model.Queue {
 	require.NoError(t, err)
 	q := &model.Queue{Records: readRecords(t, done.Val(), results.Val()), Stocks: readStocks(t, stocks.Val())}
 	q.Playing, q.Awaiting = readPlaces(t, groups.Val())
-	for what, n := range map[string]*int64{"done": &q.Finished, "retried": &q.Retried, "buried": &q.Buried, "lost": &q.Lost, "dropped": &q.Trimmed} {
+	for what, n := range map[string]*int64{"done": &q.Finished, "discarded": &q.Discarded, "retried": &q.Retried, "buried": &q.Buried, "lost": &q.Lost, "dropped": &q.Trimmed} {
 		*n, _ = strconv.ParseInt(counts.Val()[what], 10, 64)
 	}
 	for id, text := range failures.Val() {

@@ -93,7 +93,7 @@ func (q *Queue) Stats(now float64) (s sluice.Stats) {
 	s.Leased = int64(len(q.Index(now)))
 	s.Scheduled = max(s.Scheduled-s.Leased, 0)
 	s.Paused, s.Trimmed, s.Limits = q.IsPaused(now), q.Trimmed, q.Limits
-	s.Finished, s.Retried, s.Buried, s.Lost = q.Finished, q.Retried, q.Buried, q.Lost
+	s.Finished, s.Discarded, s.Retried, s.Buried, s.Lost = q.Finished, q.Discarded, q.Retried, q.Buried, q.Lost
 	for _, r := range q.Records {
 		if q.retained(now, r) {
 			s.Done++

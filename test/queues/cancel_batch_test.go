@@ -83,6 +83,28 @@ func TestCancelBatch_IsAsManyCancels(t *testing.T) {
 	})
 }
 
+// TestCancelBatch_CountsALostLeaseOnce, however often its ID comes.
+func TestCancelBatch_CountsALostLeaseOnce(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx := b.Context()
+		_, err := b.Q.Enqueue(ctx, sluice.Task{ID: "a"})
+		require.NoError(b, err)
+		_, err = b.Q.Claim(ctx, 1, time.Second)
+		require.NoError(b, err)
+		lost := func() int64 {
+			stats, err := b.Q.Stats(ctx)
+			require.NoError(b, err)
+			return stats.Lost
+		}
+		require.Eventually(b, func() bool { return lost() == 1 }, 20*time.Second, 10*time.Millisecond)
+
+		were, err := b.Q.CancelBatch(ctx, "a", "a", "a")
+		require.NoError(b, err)
+		require.Equal(b, []sluice.State{sluice.StateDue, sluice.StateAbsent, sluice.StateAbsent}, were)
+		require.EqualValues(b, 1, lost())
+	})
+}
+
 // TestCancelBatch_TellsTheHolders of all that were leased.
 func TestCancelBatch_TellsTheHolders(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
