@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"time"
 
@@ -348,8 +349,14 @@ func (t *tasksCheck) checkRemoval(m *move) {
 		// checkReturned checks it.
 	case hasWorkers(m.queue) && handler != nil && handler.Call <= m.before && handler.mayHaveRun():
 	default:
-		t.requireRequest(m, false, func(r *record) bool { return finished(r) || r.Op == opCancel })
+		t.requireRequest(m, false, func(r *record) bool { return finished(r) || r.Op == opCancel && m.isAsRead(r.Read) })
 	}
+}
+
+// isAsRead says whether a task still had the score with which it was read, if it was.
+func (m *move) isAsRead(score float64) bool {
+	const lastMicros = 3e-6 // by which a version that takes over keeps its scores unlike
+	return score == 0 || math.Abs(m.was.score-score) < lastMicros || math.Abs(m.was.afterLease().score-score) < lastMicros
 }
 
 // notWritten are the outcomes of tasks that are not enqueued.

@@ -257,5 +257,12 @@ var taskCases = map[string]checkCase{
 		recorded(record{Op: opPop, Name: popQueue, ID: "t", Version: "v", Call: 59, Return: 70, Result: done, Score: newScenario().score(10), Delivery: newScenario().score(10)}), ""},
 	"claimed, and not returned": {newScenario().
 		at(10).added(loopQueue, "v", 10).at(20).leased(loopQueue, 1, 420), "no caller got it"},
-	"a cancel that did nothing": {newScenario().at(40).settled(opCancel, "", 0, 0, done), "returned true"},
+	"cancelled as it was read":              {newScenario().at(10).enqueued("v", 20).at(30).logs(gone).cancelsAsRead(20), ""},
+	"cancelled, and read before it changed": {newScenario().at(10).enqueued("v", 20).at(30).logs(gone).cancelsAsRead(10), "no client requested it"},
+	"a cancel that did nothing":             {newScenario().at(40).settled(opCancel, "", 0, 0, done), "returned true"},
+}
+
+// cancelsAsRead records the CancelUnchanged of a task that was read with this due time.
+func (s *scenario) cancelsAsRead(due int) *scenario {
+	return s.byID(opCancel).withLast(func(r *record) { r.Read = s.score(due) })
 }

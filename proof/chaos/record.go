@@ -59,6 +59,7 @@ type record struct {
 	Group    string        `json:"gr,omitempty"`
 	Stranger bool          `json:"st,omitempty"` // by a Queue that knows of no units and no groups
 	Discards bool          `json:"di,omitempty"` // a handler returned Discard
+	Read     float64       `json:"rd,omitempty"` // with which score it was read that is cancelled if it still has that
 }
 
 type op string

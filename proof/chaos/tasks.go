@@ -191,9 +191,7 @@ func (c *client) operate(rng *rand.Rand) {
 			rec := c.begin(record{Op: opUnlockAll, Name: "all"})
 			c.endBy(ctx, rec, resultOf(c.locker.UnlockAll(ctx)))
 		}
-		rec := c.begin(record{Op: opCancel, Name: name, ID: id})
-		was, err := q.Cancel(ctx, id)
-		c.endBy(ctx, rec, resultOfCall(was != sluice.StateAbsent, err))
+		c.cancel(ctx, rng, q, id)
 	case 2, 3:
 		delay := upTo(rng, 300*time.Millisecond)
 		rec := c.begin(record{Op: opReschedule, Name: name, ID: id, Delay: delay})
@@ -207,6 +205,40 @@ func (c *client) operate(rng *rand.Rand) {
 		rec := c.begin(record{Op: opRevive, Name: name, ID: dead[0].ID})
 		n, err := q.Revive(ctx, dead[0].ID)
 		c.endBy(ctx, rec, resultOfCall(n == 1, err))
+	}
+}
+
+// cancel cancels a task in one of the three ways.
+func (c *client) cancel(ctx context.Context, rng *rand.Rand, q *sluice.Queue, id string) {
+	rec := record{Op: opCancel, Name: q.Name(), ID: id}
+	switch rng.IntN(3) {
+	case 0:
+		rec = c.begin(rec)
+		was, err := q.Cancel(ctx, id)
+		c.endBy(ctx, rec, resultOfCall(was != sluice.StateAbsent, err))
+	case 1:
+		var ids []string
+		var recs []record
+		for range 1 + rng.IntN(4) {
+			if id := sharedID(rng); !slices.Contains(ids, id) {
+				rec.ID = id
+				ids, recs = append(ids, id), append(recs, c.begin(rec))
+			}
+		}
+		were, err := q.CancelBatch(ctx, ids...)
+		for i, rec := range recs {
+			c.endBy(ctx, rec, resultOfCall(i < len(were) && were[i] != sluice.StateAbsent, err))
+		}
+	default:
+		t, err := q.Get(ctx, id)
+		if err != nil || t.State == sluice.StateLeased {
+			return
+		}
+		work(rng, 10*time.Millisecond) // it may change meanwhile
+		rec.Read = t.Score
+		rec = c.begin(rec)
+		were, err := q.CancelUnchanged(ctx, t)
+		c.endBy(ctx, rec, resultOfCall(err == nil && were[0] != sluice.StateAbsent, err))
 	}
 }
 

@@ -233,12 +233,13 @@ func (m *queueMachine) delay(t *rapid.T) time.Duration {
 	return m.clear(rapid.SampledFrom(append(m.clock.spans(), -time.Hour)).Draw(t, "delay"))
 }
 
-// clear returns a time from now, or one that is far from all others that are drawn, if groups depend
-// on that: on a real server a later script may run a second after the model has begun.
+// clear returns a time from now, or one that is far from all others that are drawn, if groups or the
+// scripts of a batch depend on that: on a real server a later one may run a second after the model
+// has begun.
 func (m *queueMachine) clear(d time.Duration) time.Duration {
 	_, isReal := m.clock.(*realClock)
 	switch {
-	case !isReal || !m.grouped || d <= 0 || d >= time.Minute:
+	case !isReal || !m.grouped && len(m.takes) == 1 || d <= 0 || d >= time.Minute:
 		return d
 	case d < time.Second:
 		return 20 * time.Hour

@@ -102,7 +102,7 @@ var Table = []Operation{
 		Call: func(ctx context.Context, f *Fixture) (any, error) {
 			return nil, f.Queue.KeepAlive(ctx, f.Entry, time.Hour, section)
 		}},
-	{Name: "Queue.Get", Needs: Due, NoChaos: readsOnly,
+	{Name: "Queue.Get", Needs: Due,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Get(ctx, f.Entry.ID) }},
 	{Name: "Queue.Await", Needs: Dead, Lost: GoesOn, NoModel: "it is Get, at times of its own", NoChaos: readsOnly,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Remembering.Await(ctx, f.Entry.ID) }},
