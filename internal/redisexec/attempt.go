@@ -77,14 +77,26 @@ func (e *Executor) attempt(ctx context.Context, r Request, try int) Result {
 		e.underWay.Done()
 		return Result{Outcome: NotSent, Err: left}
 	}
-	if a.answersInTime() || !a.settled.CompareAndSwap(false, true) {
+	if a.answersInTime() {
+		return a.result
+	}
+	// Where there is no connection yet, the client may take long to give one up.
+	isWithdrawn := waiting == nil && !r.Detached && !r.isReplicated() && a.command.withdraw()
+	result := Result{Outcome: Abandoned, Err: left}
+	switch isFirst := a.settled.CompareAndSwap(false, true); {
+	case isWithdrawn:
+		result.Outcome = NotSent
+	case !isFirst:
 		return a.result
 	}
 	if r.Bounded && left == errTooLate { //nolint:errorlint // compared, not tested
 		e.sweep()
-		return e.refreshTopology(Result{Outcome: Unknown, Err: left})
+		e.RefreshTopology()
+		if !isWithdrawn {
+			result.Outcome = Unknown
+		}
 	}
-	return Result{Outcome: Abandoned, Err: left}
+	return result
 }
 
 // enter asks for a place in the next pipeline of the lane. It returns nil if the attempt is to be
@@ -143,7 +155,7 @@ func (a *attempt) end() {
 	switch {
 	case a.settled.CompareAndSwap(false, true):
 		a.answered <- struct{}{}
-	case a.request.OnUnknown != nil: // the caller has left
+	case a.request.OnUnknown != nil && a.command.sending.Load() != withdrawn: // the caller has left
 		a.request.OnUnknown(a.result.Outcome != Unknown)
 	}
 }
@@ -171,7 +183,7 @@ func (a *attempt) sendScript() error {
 // where the client is an autopipeline that defers it.
 func (a *attempt) process(args []any) (err error) {
 	defer Contain(&err)
-	a.command.written.Store(false)
+	a.command.sending.CompareAndSwap(written, unsent)
 	a.command.Cmd = redis.NewCmd(a.ctx, args...)
 	if err := a.executor.rdb.Process(a.ctx, &a.command); err != nil {
 		return err

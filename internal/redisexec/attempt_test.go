@@ -2,6 +2,7 @@ package redisexec
 
 import (
 	"context"
+	"net"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -78,7 +79,6 @@ func TestAttempt_NotifiesOnUnknownAtOnceAndWhenItHasEnded(t *testing.T) {
 		"unknown":     {noReply, false},
 		"rejected":    {refused, true},
 		"unavailable": {unavailable, true},
-		"not sent":    {unwritten, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -101,6 +101,42 @@ func TestAttempt_NotifiesOnUnknownAtOnceAndWhenItHasEnded(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestAttempt_WhoLeavesBeforeItIsSentSendsNothing: then its outcome is known, however long the client
+// goes on without a connection.
+func TestAttempt_WhoLeavesBeforeItIsSentSendsNothing(t *testing.T) {
+	t.Parallel()
+	for name, retry := range policies {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, notified := newServer(unwritten.taking(time.Minute)), &counter{}
+			bubble(t, s, func(t *testing.T, e *Executor) {
+				start, r := time.Now(), plain(retry)
+				r.OnUnknown = notified.outcomeUnknown
+				reply, err := e.Run(endsAfter(t, time.Second), r)
+				require.Equal(t, time.Second+ReplyGrace, time.Since(start))
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				require.NotErrorIs(t, err, ErrUnknown)
+				require.False(t, reply.Ambiguous)
+			})
+			require.Zero(t, notified.count(), "there is nothing to undo")
+		})
+	}
+}
+
+// TestAttempt_AServerThatDoesNotGreetIsSentNothing: it accepts a connection, and is quiet.
+func TestAttempt_AServerThatDoesNotGreetIsSentNothing(t *testing.T) {
+	t.Parallel()
+	quiet, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = quiet.Close() }()
+	rdb := redis.NewClient(&redis.Options{Addr: quiet.Addr().String()})
+	defer func() { _ = rdb.Close() }()
+	e := New(rdb)
+	_, err = e.Run(endsAfter(t, 50*time.Millisecond), plain(Never))
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.NotErrorIs(t, err, ErrUnknown)
 }
 
 // TestAttempt_NeedsNoOnUnknown to be left by its caller.

@@ -251,7 +251,7 @@ func TestExecutor_StopEndsARequest(t *testing.T) {
 	}{
 		"waiting for a reply":  {carriedOut.taking(time.Minute), true, ReplyGrace, 2},
 		"between two attempts": {unavailable, false, 0, 0},
-		"while it is not sent": {unwritten.taking(time.Minute), true, ReplyGrace, 2},
+		"while it is not sent": {unwritten.taking(time.Minute), false, ReplyGrace, 0},
 	} {
 		for _, endless := range []bool{true, false} {
 			t.Run(name, func(t *testing.T) {

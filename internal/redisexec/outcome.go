@@ -76,9 +76,22 @@ func (r Result) Final() error {
 // have been written to a connection.
 type command struct {
 	*redis.Cmd
-	written    atomic.Bool
+	sending    atomic.Int32
 	redirected bool // a server of a Cluster has sent it on to another one
 }
+
+// The states of sending.
+const (
+	unsent    int32 = iota
+	written         // perhaps
+	withdrawn       // its caller has left before
+)
+
+// isUnsent reports whether it was certainly not written.
+func (c *command) isUnsent() bool { return c.sending.Load() != written }
+
+// withdraw keeps the command from being written, unless it may have been.
+func (c *command) withdraw() bool { return c.sending.CompareAndSwap(unsent, withdrawn) }
 
 // SetErr is where go-redis puts each answer that is an error, also those that it deals with itself.
 func (c *command) SetErr(err error) {
@@ -92,7 +105,7 @@ func (c *command) SetErr(err error) {
 // command has its own error, except where a hook fails without telling them.
 func (c *command) outcome(failed error) error {
 	err := c.Err()
-	if failed != nil && (errors.Is(failed, ErrPanicked) || err == nil && !c.written.Load()) {
+	if failed != nil && (errors.Is(failed, ErrPanicked) || err == nil && c.isUnsent()) {
 		return failed
 	}
 	return err
@@ -103,10 +116,13 @@ func (c *command) outcome(failed error) error {
 func (c *command) NoRetry() bool { return true }
 
 // Args is where go-redis fetches what it writes. Another caller of Args makes the
-// outcome "unknown" where it could be "not sent", and does no harm.
+// outcome "unknown" where it could be "not sent", and does no harm. What was withdrawn is a PING: the
+// connection is to be used by others.
 func (c *command) Args() []any {
-	c.written.Store(true)
-	return c.Cmd.Args()
+	if c.sending.CompareAndSwap(unsent, written) || c.sending.Load() == written {
+		return c.Cmd.Args()
+	}
+	return []any{"ping"}
 }
 
 // classify says what became of the command.
@@ -119,7 +135,7 @@ func (c *command) classify(err error) Result {
 	switch {
 	case isAnswer && isUnavailable(server):
 		return Result{Outcome: Unavailable, Err: fromServer(err)}
-	case !c.written.Load(), isBeforeTheSend(err):
+	case c.isUnsent(), isBeforeTheSend(err):
 		return Result{Outcome: NotSent, Err: fromServer(err)}
 	case isAnswer:
 		return Result{Outcome: Rejected, Err: fromServer(err)}

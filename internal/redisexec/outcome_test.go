@@ -17,9 +17,11 @@ import (
 )
 
 // classified returns what becomes of a command with that error.
-func classified(err error, written bool) Result {
+func classified(err error, isWritten bool) Result {
 	c := &command{Cmd: redis.NewCmd(context.Background(), "get", "key")}
-	c.written.Store(written)
+	if isWritten {
+		c.sending.Store(written)
+	}
 	return c.classify(err)
 }
 
@@ -229,9 +231,19 @@ func TestOutcome_ArgsMeansWritten(t *testing.T) {
 	t.Parallel()
 	c := &command{Cmd: redis.NewCmd(t.Context(), "get", "key")}
 	require.True(t, c.NoRetry())
-	require.False(t, c.written.Load())
+	require.True(t, c.isUnsent())
 	require.Equal(t, []any{"get", "key"}, c.Args())
-	require.True(t, c.written.Load())
+	require.False(t, c.isUnsent())
+	require.False(t, c.withdraw())
+}
+
+// TestOutcome_AWithdrawnCommandIsAPing, which changes nothing.
+func TestOutcome_AWithdrawnCommandIsAPing(t *testing.T) {
+	t.Parallel()
+	c := &command{Cmd: redis.NewCmd(t.Context(), "set", "key", 1)}
+	require.True(t, c.withdraw())
+	require.Equal(t, []any{"ping"}, c.Args())
+	require.True(t, c.isUnsent())
 }
 
 func TestOutcome_ForeignDataIsErrCorrupt(t *testing.T) {

@@ -159,7 +159,7 @@ type waitCommand struct {
 
 // Args are what is written to the connection.
 func (w *waitCommand) Args() []any {
-	w.written.Store(true)
+	w.sending.Store(written)
 	return w.args
 }
 
