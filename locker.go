@@ -184,6 +184,9 @@ type LockInfo struct {
 	// lock yet. A process that has died counts until its turn comes, or until the line ends: a
 	// minute after the last process has joined it or polled.
 	Waiting int
+	// WaitingOwners are the labels of the first 16 of these, the first in line first: that which the
+	// caller has given, by WithOwner, with which the process joined. One without a label is left out.
+	WaitingOwners []string
 }
 
 // Inspect reports whether the named lock is held, for how long at most, with which label (see
@@ -199,19 +202,25 @@ func (l *Locker) Inspect(ctx context.Context, name string) (LockInfo, error) {
 }
 
 func lockInfo(i store.Inspected) LockInfo {
+	info := LockInfo{Waiting: i.Waiting, WaitingOwners: labelsIn(i.Waiters)}
 	if i.Holders == 0 {
-		return LockInfo{Waiting: i.Waiting}
+		return info
 	}
-	info := LockInfo{Held: true, TTL: i.Left, Holders: i.Holders, Waiting: i.Waiting}
-	for _, owner := range i.Owners {
-		if isLabel(owner) {
-			info.Owners = append(info.Owners, owner)
-		}
-	}
+	info.Held, info.TTL, info.Holders, info.Owners = true, i.Left, i.Holders, labelsIn(i.Owners)
 	if i.Holders == 1 && len(info.Owners) == 1 {
 		info.Owner = info.Owners[0]
 	}
 	return info
+}
+
+// labelsIn returns those texts that may be labels: others may have written them.
+func labelsIn(texts []string) (labels []string) {
+	for _, text := range texts {
+		if isLabel(text) {
+			labels = append(labels, text)
+		}
+	}
+	return labels
 }
 
 // ForceUnlock releases the named lock, whichever client holds it, and reports whether it was held.

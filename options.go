@@ -158,10 +158,10 @@ func WithPermits(n int) LockOption {
 	return func(o *lockOptions) { o.Permits = cmp.Or(n, -1) } // out of range; 0 in the field is 1
 }
 
-// WithOwner sets a label that says which program or host holds the lock: Locker.Inspect shows it,
-// to every client of the server, so it must hold no secret. It has 1 to 64 bytes of printable
-// UTF-8; otherwise the error is ErrInvalid, also for "", since a label that was meant is missing
-// then.
+// WithOwner sets a label that says which program or host holds the lock, or waits for it:
+// Locker.Inspect shows it, to every client of the server, so it must hold no secret. It has 1 to 64
+// bytes of printable UTF-8; otherwise the error is ErrInvalid, also for "", since a label that was
+// meant is missing then.
 //
 // It identifies no holder: any number of them may have the same label.
 //

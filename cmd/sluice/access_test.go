@@ -78,7 +78,11 @@ func (s stage) takePermits(name string, n int) {
 func (s stage) line(key string, members int) {
 	s.Helper()
 	for i := range members {
-		require.NoError(s, s.rdb.ZAdd(s.Context(), "{"+key+"}:line", redis.Z{Score: float64(i), Member: fmt.Sprint("DEAD", i, ":1")}).Err())
+		member := fmt.Sprint("DEAD", i, ":1")
+		if i == 0 && strings.HasPrefix(key, "Lock:") { // it has named itself
+			member = fmt.Sprint("DEAD", i, ":till-9:1:50")
+		}
+		require.NoError(s, s.rdb.ZAdd(s.Context(), "{"+key+"}:line", redis.Z{Score: float64(i), Member: member}).Err())
 	}
 }
 

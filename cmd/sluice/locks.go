@@ -25,6 +25,8 @@ type lockJSON struct {
 	Owners     []string `json:"owners"`      // of those that have named themselves
 	Holders    int      `json:"holders"`     // how many hold it
 	Waiting    int      `json:"waiting"`     // how many processes wait in line for it
+	// Of the first 16 of these, those that have named themselves, the first in line first.
+	WaitingOwners []string `json:"waiting_owners"`
 }
 
 type locksJSON struct {
@@ -33,7 +35,7 @@ type locksJSON struct {
 }
 
 func toLockJSON(i inspect.LockInfo, held bool) lockJSON {
-	j := lockJSON{Held: held, Owner: i.Owner, Owners: append([]string{}, i.Owners...), Holders: i.Holders, Waiting: i.Waiting}
+	j := lockJSON{Held: held, Owner: i.Owner, Owners: append([]string{}, i.Owners...), Holders: i.Holders, Waiting: i.Waiting, WaitingOwners: append([]string{}, i.WaitingOwners...)}
 	j.Name, j.NameBase64 = report.Bytes(i.Name)
 	if seconds := i.TTL.Seconds(); held && i.TTL >= 0 {
 		j.TTLSeconds = &seconds
@@ -83,15 +85,25 @@ func holders(i inspect.LockInfo) string {
 	return "owner " + ownerText(i)
 }
 
-// waiters is how many processes wait in line, at the end of a sentence.
-func waiters(i inspect.LockInfo) string {
+// waiters is how many processes wait in line, and what the first call themselves, at the end of a
+// sentence.
+func waiters(i inspect.LockInfo) (said string) {
 	switch i.Waiting {
 	case 0:
 		return ""
 	case 1:
-		return ", 1 process waits"
+		said = ", 1 process waits"
+	default:
+		said = fmt.Sprintf(", %s processes wait", inspect.Count(int64(i.Waiting)))
 	}
-	return fmt.Sprintf(", %s processes wait", inspect.Count(int64(i.Waiting)))
+	if len(i.WaitingOwners) > 0 {
+		var all []string
+		for _, label := range i.WaitingOwners {
+			all = append(all, show(label))
+		}
+		said += ", the first in line: " + strings.Join(all, ", ")
+	}
+	return said
 }
 
 func (a *app) locksCommand() *cobra.Command {

@@ -176,14 +176,18 @@ func (p *Place) Woken() time.Time {
 
 // Ask begins a request that may join the line, and returns its member and the member's score. trip
 // is the longest time that a reply to the process has taken lately: a member that is made now says
-// how long a release is to wait for it.
-func (p *Place) Ask(trip time.Duration) (member, score string) {
+// how long a release is to wait for it. It names its owner, "" for none, to those that look at the line.
+func (p *Place) Ask(trip time.Duration, owner string) (member, score string) {
 	p.asked = p.process.notifier.Mark(p.channel)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.member == "" || strings.HasPrefix(p.member, "*") != p.asked.Sharded {
 		reserve := max(shortestReservation, min(reservationTrips*trip, longestReservation)).Milliseconds()
-		p.member = p.process.id + ":" + strconv.FormatUint(p.process.waits.Add(1), 10) + ":" + strconv.FormatInt(reserve, 10)
+		p.member = p.process.id + ":"
+		if owner != "" {
+			p.member += owner + ":"
+		}
+		p.member += strconv.FormatUint(p.process.waits.Add(1), 10) + ":" + strconv.FormatInt(reserve, 10)
 		if p.asked.Sharded {
 			p.member = "*" + p.member
 		}

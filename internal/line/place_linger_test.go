@@ -18,9 +18,9 @@ func TestPlace_SaysHowLongToWaitForIt(t *testing.T) {
 			0: "50", time.Millisecond: "50", 17 * time.Millisecond: "51", 100 * time.Millisecond: "300", 200 * time.Millisecond: "500", time.Hour: "500",
 		} {
 			s.Renumber()
-			member, _ := s.Ask(trip)
+			member, _ := s.Ask(trip, "")
 			require.Regexp(t, ":"+want+"$", member, trip)
-			again, _ := s.Ask(time.Minute)
+			again, _ := s.Ask(time.Minute, "")
 			require.Equal(t, member, again, "it stays as it is")
 		}
 		s.Leave()
@@ -39,7 +39,7 @@ func TestPlace_KnowsThatItIsWoken(t *testing.T) {
 		time.Sleep(time.Second)
 		s.tell(member, member)
 		require.Equal(t, at, s.Woken())
-		s.Ask(0)
+		s.Ask(0, "")
 		require.Zero(t, s.Woken())
 		s.tell(member, member)
 		s.Renumber()
@@ -106,7 +106,7 @@ func TestPlace_LeavesWhenNoneComes(t *testing.T) {
 		} {
 			start, left := time.Now(), make(chan string, 1)
 			s.Listen(wake)
-			member, _ := s.Ask(0)
+			member, _ := s.Ask(0, "")
 			synctest.Wait()
 			if test.ahead > -2 {
 				s.Stands(test.ahead, "1")

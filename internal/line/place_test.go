@@ -101,7 +101,7 @@ func (s *standing) pinged() int {
 func (s *standing) ask(ahead int, score string) (member string) {
 	s.Helper()
 	s.Listen(wake)
-	member, _ = s.Ask(0)
+	member, _ = s.Ask(0, "")
 	synctest.Wait() // it is subscribed
 	s.Stands(ahead, score)
 	return member
@@ -193,7 +193,7 @@ func TestPlace_TheFirstPollsWhenTheHoldersTTLEnds(t *testing.T) {
 func TestPlace_WithoutOneItPolls(t *testing.T) {
 	stand(t, func(t *testing.T, s *standing) {
 		s.Listen(wake)
-		s.Ask(0)
+		s.Ask(0, "")
 		s.Stands(-1, "")
 		require.Zero(t, s.wait(time.Hour, time.Hour), "it is subscribed now")
 		s.ask(-1, "")
@@ -208,7 +208,7 @@ func TestPlace_WithoutOneItPolls(t *testing.T) {
 func TestPlace_IsSubscribedInLine(t *testing.T) {
 	stand(t, func(t *testing.T, s *standing) {
 		s.Listen(wake)
-		s.Ask(0)
+		s.Ask(0, "")
 		s.Stands(0, "1")
 		require.True(t, s.InLine())
 		require.Equal(t, 10*time.Second+time.Millisecond, s.wait(10*time.Second, time.Hour))
@@ -223,7 +223,7 @@ func TestPlace_IsWoken(t *testing.T) {
 		time.AfterFunc(time.Second, func() { s.m.Publish(channel(member), member) })
 		require.Equal(t, time.Second, s.wait(time.Hour, time.Hour))
 
-		s.Ask(0)
+		s.Ask(0, "")
 		s.tell(member, member)
 		s.Stands(3, "1")
 		require.Zero(t, s.wait(time.Hour, 20*time.Second), "before the reply")
@@ -266,7 +266,7 @@ func TestPlace_IsToldThatItIsFirst(t *testing.T) {
 		member := s.ask(3, "1")
 		s.wait(time.Hour, retry) // the first poll, whose time is drawn
 
-		s.Ask(0)
+		s.Ask(0, "")
 		s.tell(member, "5000")
 		time.Sleep(time.Second)
 		s.Stands(3, "1")
@@ -301,12 +301,12 @@ func TestPlace_AnotherEntryKeepsTheScore(t *testing.T) {
 		require.Empty(t, s.Member())
 		seen := map[string]bool{}
 		for i := range 3 {
-			member, score := s.Ask(0)
+			member, score := s.Ask(0, "")
 			require.Equal(t, member, s.Member())
 			require.False(t, seen[member], member)
 			seen[member] = true
 			require.Equal(t, []string{"", "7", "7"}[i], score)
-			again, _ := s.Ask(0)
+			again, _ := s.Ask(0, "")
 			require.Equal(t, member, again, "without a reason")
 			s.Stands(5, "7")
 			s.Stands(-1, "") // it was lost, and the process joins at its old place
@@ -316,7 +316,7 @@ func TestPlace_AnotherEntryKeepsTheScore(t *testing.T) {
 		}
 		s.Leave()
 		s.Listen(wake)
-		member, score := s.Ask(0)
+		member, score := s.Ask(0, "")
 		require.Empty(t, score, "a new wait")
 		require.False(t, seen[member], "a late leave would take it out")
 
@@ -324,7 +324,7 @@ func TestPlace_AnotherEntryKeepsTheScore(t *testing.T) {
 		other.Init(s.process)
 		other.Listen("{Lock:b}:wake")
 		defer other.Leave()
-		member, _ = other.Ask(0)
+		member, _ = other.Ask(0, "")
 		require.False(t, seen[member])
 		require.NotEqual(t, s.Member(), member)
 	})
@@ -448,7 +448,7 @@ func TestPlace_SaysHowItListens(t *testing.T) {
 	standWith(t, clusterClient, func(*server.Peer, string, ...string) bool { return false }, func(t *testing.T, s *standing) {
 		sharded := s.ask(3, "7")
 		require.Regexp(t, `^\*[A-Z2-7]{12}:1:50$`, sharded)
-		member, score := s.Ask(0)
+		member, score := s.Ask(0, "")
 		require.Regexp(t, `^[A-Z2-7]{12}:2:50$`, member)
 		require.Equal(t, "7", score)
 		require.Equal(t, channel(sharded), channel(member))
@@ -476,7 +476,7 @@ func TestPlace_IsWokenOnAShardedChannel(t *testing.T) {
 	}
 	standWith(t, clusterClient, confirm, func(t *testing.T, s *standing) {
 		member := s.ask(0, "7")
-		again, _ := s.Ask(0)
+		again, _ := s.Ask(0, "")
 		require.Equal(t, member, again)
 		require.Regexp(t, `^\*[A-Z2-7]{12}:1:50$`, member)
 		s.Stands(0, "7")

@@ -351,7 +351,7 @@ func (h *Hold) script(joins bool) redisexec.Request {
 		Fences: g.window.fences(), Joins: joins, Replaces: g.lost,
 	}
 	if g.member = place.Member(); joins {
-		g.member, request.Score = place.Ask(h.address.trips.longest())
+		g.member, request.Score = place.Ask(h.address.trips.longest(), h.options.Owner)
 	}
 	request.Member = g.member
 	return h.address.Acquire(&request)

@@ -225,22 +225,30 @@ type Inspected struct {
 	Owners  []string // as the holders' tokens begin, which others may have written
 	Left    time.Duration
 	Waiting int
+	Waiters []string // likewise, of the first in line
 }
 
 // DecodeInspected reads the answer to Inspect.
 func DecodeInspected(value any) (i Inspected, err error) {
 	r := newReader(value)
 	i.Left = timeToLive(r.between(-2, math.MaxInt64))
-	for _, owner := range r.list() {
-		if owner, ok := owner.(string); ok {
-			i.Owners = append(i.Owners, owner)
-		}
-	}
+	i.Owners = texts(r.list())
 	i.Holders, i.Waiting = int(r.between(0, MaxPermits)), int(min(r.between(0, math.MaxInt64), math.MaxInt32))
+	i.Waiters = texts(r.list())
 	if r.err() != nil {
 		return Inspected{}, r.err()
 	}
 	return i, nil
+}
+
+// texts returns those of a list that are texts.
+func texts(list []any) (all []string) {
+	for _, one := range list {
+		if text, ok := one.(string); ok {
+			all = append(all, text)
+		}
+	}
+	return all
 }
 
 // Force takes the lock from its holders, if one of them has that label; from any for "". The answer has

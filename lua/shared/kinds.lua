@@ -18,4 +18,4 @@ local function permitsInstead(failed)
 end
 
 -- Tells a reservation from the token of any client.
-local function isReservation(token) return string.find(token, '^>%*?[^:]+:%d+:%d+$') ~= nil end
+local function isReservation(token) return string.find(token, '^>%*?[^:]+:.*%d+:%d+$') ~= nil end

@@ -1,7 +1,7 @@
 -- DEFINES channelOf, firstInLine, tellFirst, wakeFirst, passOn, leave
 -- USES fence
 -- For the scripts that serve a lock's line: the processes that wait for it. KEYS[2] is the line, a sorted set. Of each
--- process it has the member <process>:<number of its wait>:<ms>, with the server's time at which it joined, in microseconds of
+-- process it has the member <process>:<number of its wait>:<ms>, or <process>:<label>:<number>:<ms>, with the server's time at which it joined, in microseconds of
 -- Unix time. The ms are for how long a release keeps the lock for the process, when it has woken it. A member begins with '*' if
 -- its process listens by SSUBSCRIBE. The line is a hint: whatever fails on it, waiters poll.
 

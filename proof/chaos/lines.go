@@ -55,7 +55,7 @@ func lineName(key string) (name string, ok bool) {
 	return name, ok
 }
 
-var lineMember = regexp.MustCompile(`^\*?([A-Z2-7]{12}):[1-9]\d*:[1-9]\d*$`)
+var lineMember = regexp.MustCompile(`^\*?([A-Z2-7]{12}):(?:.+:)?[1-9]\d*:[1-9]\d*$`)
 
 // processOf returns the process that an entry stands for.
 func processOf(member string) string {

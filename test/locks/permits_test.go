@@ -3,6 +3,7 @@ package locks
 import (
 	"context"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -339,5 +340,46 @@ func TestLocker_InspectNamesTheOwnersOfPermits(t *testing.T) {
 		require.Equal(t, []string{"first", "second", "third"}, info.Owners)
 		require.Equal(t, 4, info.Holders)
 		require.Empty(t, info.Owner)
+	})
+}
+
+// TestLocker_InspectNamesThoseWhoWait, in the order in which they do, and come then: a label may look
+// like anything.
+func TestLocker_InspectNamesThoseWhoWait(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for kind, opts := range map[string][]sluice.LockOption{"lock": nil, "fences": {sluice.WithFencing()}, "permits": {sluice.WithPermits(1)}} {
+			ctx, rdb, name := t.Context(), s.Client(t), redistest.Name(t)
+			looker := systest.NewLocker(t, rdb)
+			held, err := looker.Lock(ctx, name, opts...)
+			require.NoError(t, err)
+			waiters := []string{"first", "", "eu:7:1:2", "*5:5", ">", strings.Repeat("ö", 32)}
+			come := make(chan string)
+			var named []string
+			for i, label := range waiters {
+				own := opts
+				if label != "" {
+					own, named = append(slices.Clip(opts), sluice.WithOwner(label)), append(named, label)
+				}
+				l := systest.NewLocker(t, rdb)
+				go func() { // ends with its turn
+					_ = l.Do(ctx, name, func(context.Context) error { come <- label; return nil }, own...)
+				}()
+				require.Eventually(t, func() bool {
+					info, err := looker.Inspect(ctx, name)
+					return err == nil && info.Waiting == i+1
+				}, 20*time.Second, time.Millisecond, kind)
+			}
+			info, err := looker.Inspect(ctx, name)
+			require.NoError(t, err)
+			require.Equal(t, named, info.WaitingOwners, kind)
+			require.NoError(t, held.Unlock(ctx))
+			for i, label := range waiters {
+				require.Equal(t, label, <-come, kind)
+				require.Eventually(t, func() bool {
+					info, err := looker.Inspect(ctx, name)
+					return err == nil && info.Waiting <= len(waiters)-1-i
+				}, 20*time.Second, time.Millisecond, kind)
+			}
+		}
 	})
 }

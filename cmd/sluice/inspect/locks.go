@@ -28,6 +28,8 @@ type LockInfo struct {
 	// Holders is how many hold it, and Waiting how many processes wait in line for it: see
 	// sluice.LockInfo.
 	Holders, Waiting int
+	// WaitingOwners are the labels of the first of those that wait.
+	WaitingOwners []string
 }
 
 // lookers is how many locks are inspected at the same time; the library sends those in pipelines.
@@ -60,7 +62,7 @@ func Locks(ctx context.Context, rdb redis.UniversalClient, o Options, match stri
 // Lock looks at one lock, and reports whether it is held.
 func Lock(ctx context.Context, locker *sluice.Locker, name string) (info LockInfo, held bool, err error) {
 	found, err := locker.Inspect(ctx, name)
-	return LockInfo{Name: name, TTL: found.TTL, Owner: found.Owner, Owners: found.Owners, Holders: found.Holders, Waiting: found.Waiting}, found.Held, err
+	return LockInfo{Name: name, TTL: found.TTL, Owner: found.Owner, Owners: found.Owners, Holders: found.Holders, Waiting: found.Waiting, WaitingOwners: found.WaitingOwners}, found.Held, err
 }
 
 // lockNames finds the names of up to limit locks.

@@ -277,6 +277,7 @@ func TestLocks_ShowOwnersAndNoToken(t *testing.T) {
 	for i := range line {
 		line[i] = redis.Z{Score: float64(i), Member: fmt.Sprint("DEAD", i, ":1")}
 	}
+	line[1].Member, line[2].Member = "DEAD1:cron <2>:1:50", "DEAD2:cron 3:1:50"
 	require.NoError(t, rdb.ZAdd(t.Context(), "{Lock:nightly}:line", line...).Err())
 	s.later()
 	for _, path := range []string{"/locks", "/locks/nightly", "/locks/foreign", "/locks?match=nightly"} {
@@ -288,7 +289,8 @@ func TestLocks_ShowOwnersAndNoToken(t *testing.T) {
 	require.Regexp(t, `59m 5\ds|1h 00m`, all.body)
 	s.get("/locks?match=night*").has(t, "1 lock held with such names", "nightly")
 	s.get("/locks?match=other*").has(t, "No lock is held whose whole name matches")
-	s.get("/locks/nightly").has(t, ">Held<", "cron &lt;1&gt;", "<dt>Processes in line</dt><dd>1,234</dd>")
+	s.get("/locks/nightly").has(t, ">Held<", "cron &lt;1&gt;", "<dt>Processes in line</dt><dd>1,234</dd>", "<dt>First in line</dt><dd><bdi>cron &lt;2&gt;</bdi>, <bdi>cron 3</bdi></dd>")
+	s.get("/locks/gate").lacks(t, "First in line")
 	s.get("/locks/gate").has(t, ">Held<", "2 held by <bdi>cron &lt;1&gt;</bdi> (2)")
 	s.post("/locks/nightly", "do", "force", "name", "other").has(t, "left alone", ">Held<")
 	s.post("/locks/nightly", "do", "force").has(t, "left alone", ">Held<")
