@@ -80,23 +80,20 @@ func (e *Executor) attempt(ctx context.Context, r Request, try int) Result {
 	if a.answersInTime() {
 		return a.result
 	}
+	isBound := r.Bounded && left == errTooLate //nolint:errorlint // compared, not tested
 	// Where there is no connection yet, the client may take long to give one up.
-	isWithdrawn := waiting == nil && !r.Detached && !r.isReplicated() && a.command.withdraw()
-	result := Result{Outcome: Abandoned, Err: left}
-	switch isFirst := a.settled.CompareAndSwap(false, true); {
+	isWithdrawn := waiting == nil && !r.Detached && !isBound && !r.isReplicated() && a.command.withdraw()
+	isFirst := a.settled.CompareAndSwap(false, true)
+	switch {
 	case isWithdrawn:
-		result.Outcome = NotSent
+		return Result{Outcome: NotSent, Err: left}
 	case !isFirst:
 		return a.result
-	}
-	if r.Bounded && left == errTooLate { //nolint:errorlint // compared, not tested
+	case isBound:
 		e.sweep()
-		e.RefreshTopology()
-		if !isWithdrawn {
-			result.Outcome = Unknown
-		}
+		return e.refreshTopology(Result{Outcome: Unknown, Err: left})
 	}
-	return result
+	return Result{Outcome: Abandoned, Err: left}
 }
 
 // enter asks for a place in the next pipeline of the lane. It returns nil if the attempt is to be
