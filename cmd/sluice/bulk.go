@@ -149,10 +149,10 @@ func (a *app) choose(ctx context.Context, queues []*sluice.Queue, states []sluic
 		if err != nil {
 			return nil, err
 		}
-		seen, now := met{}, a.now(ctx)
+		seen := newMet(states, a.now(ctx))
 		for _, state := range inOrder(states) {
 			l := &lot{queue: q, state: state}
-			if err := b.fill(ctx, l, m, limit, p, func(t sluice.TaskInfo) bool { return len(states) == 1 || seen.isNew(t, now) }); err != nil {
+			if err := b.fill(ctx, l, m, limit, p, seen.isNew); err != nil {
 				return nil, err
 			}
 			if l.ids.len() > 0 {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"hash/maphash"
 	"path"
 	"slices"
 	"strings"
@@ -156,22 +157,38 @@ func inOrder(states []sluice.State) []sluice.State {
 	})
 }
 
-// met are the IDs of the tasks of a queue that may be met again, in a later list.
-type met map[string]struct{}
+// met knows the tasks of a queue that may be met again: in the list of a later state, or later in
+// that of the leased ones, which change their places as leases are extended. It keeps 128 bits of each
+// and not the ID: of a million, forty megabytes at the most.
+type met struct {
+	known  map[[2]uint64]struct{}
+	seeds  [2]maphash.Seed
+	states []sluice.State
+	began  time.Time
+}
 
-// isNew reports whether a task was not met before, and notes it. What is due only in some hours is
-// not met again.
-func (m met) isNew(t sluice.TaskInfo, now time.Time) bool {
-	if _, isKnown := m[t.ID]; isKnown {
+// newMet returns what knows tasks of these states, whose lists are read from now on.
+func newMet(states []sluice.State, now time.Time) *met {
+	return &met{known: map[[2]uint64]struct{}{}, seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}, states: states, began: now}
+}
+
+// isNew reports whether a task was not met before, and notes it.
+func (m *met) isNew(t sluice.TaskInfo) bool {
+	if len(m.states) == 1 && t.State != sluice.StateLeased {
+		return true
+	}
+	id := [2]uint64{maphash.String(m.seeds[0], t.ID), maphash.String(m.seeds[1], t.ID)}
+	if _, isKnown := m.known[id]; isKnown {
 		return false
 	}
-	if t.State == sluice.StateLeased || t.State == sluice.StateWaiting || t.State == sluice.StateScheduled && t.Due.Before(now.Add(mostRead)) {
-		m[t.ID] = struct{}{}
+	if t.State == sluice.StateLeased || t.State == sluice.StateWaiting || t.State == sluice.StateScheduled && t.Due.Before(m.began.Add(mostRead)) {
+		m.known[id] = struct{}{}
 	}
 	return true
 }
 
-// mostRead is for how long the lists of a queue are read at the most.
+// mostRead is for how long the lists of a queue are read at the most: what is due only later is not met
+// again.
 const mostRead = 6 * time.Hour
 
 // queues returns the queues that are meant, in the order of their names.

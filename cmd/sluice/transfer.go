@@ -215,7 +215,7 @@ func (a *app) export(ctx context.Context, queues []*sluice.Queue, states []sluic
 		if err != nil {
 			return err
 		}
-		seen, now := met{}, a.now(ctx)
+		seen := newMet(states, a.now(ctx))
 		for _, state := range inOrder(states) {
 			for t, err := range q.All(ctx, state, m.options(state, sluice.WithPayloadsUpTo(-1))...) {
 				if err == nil && m.IsPast(t, m.newest) {
@@ -225,7 +225,7 @@ func (a *app) export(ctx context.Context, queues []*sluice.Queue, states []sluic
 				if err == nil {
 					fits, err = m.matches(ctx, &t)
 				}
-				if err == nil && fits && seen.isNew(t, now) {
+				if err == nil && fits && seen.isNew(t) {
 					err = encoder.Encode(lineOf(q.Name(), t))
 					n++
 				}

@@ -122,11 +122,23 @@ func TestExport_TasksThatBecomeDueMeanwhile(t *testing.T) {
 	s.json(exitOK, &got, "cancel", "orders", "--all", "--state", "due,scheduled", "--dry-run")
 	require.Equal(t, len(tasks), got.Matched)
 	require.Equal(t, []sluice.State{sluice.StateLeased, sluice.StateWaiting, sluice.StateScheduled, sluice.StateDue, sluice.StateDead}, inOrder([]sluice.State{sluice.StateDue, sluice.StateScheduled, sluice.StateLeased, sluice.StateDead, sluice.StateWaiting}))
-	seen := met{}
+	several := []sluice.State{sluice.StateScheduled, sluice.StateDue}
+	seen := newMet(several, at)
 	task := sluice.TaskInfo{Entry: sluice.Entry{ID: "a", Due: at}, State: sluice.StateScheduled}
-	require.True(t, seen.isNew(task, at))
+	require.True(t, seen.isNew(task))
 	task.State = sluice.StateDue
-	require.False(t, seen.isNew(task, at))
+	require.False(t, seen.isNew(task))
+	later := sluice.TaskInfo{Entry: sluice.Entry{ID: "b", Due: at.Add(mostRead)}, State: sluice.StateScheduled}
+	require.True(t, seen.isNew(later))
+	require.Len(t, seen.known, 1, "what is due later than the lists are read is not kept")
+
+	leased := sluice.TaskInfo{Entry: sluice.Entry{ID: "c"}, State: sluice.StateLeased}
+	seen = newMet([]sluice.State{sluice.StateLeased}, at)
+	require.True(t, seen.isNew(leased))
+	require.False(t, seen.isNew(leased), "its lease was extended meanwhile, and it stands further behind")
+	seen = newMet([]sluice.State{sluice.StateDead}, at)
+	require.True(t, seen.isNew(sluice.TaskInfo{Entry: sluice.Entry{ID: "d"}, State: sluice.StateDead}))
+	require.Empty(t, seen.known)
 }
 
 // TestExport_IsWholeOrFails: a disk that is full is no success.
