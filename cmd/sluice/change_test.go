@@ -1,8 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 	"testing"
@@ -129,6 +132,24 @@ func TestLs_GoesOnBehind(t *testing.T) {
 	s.json(exitOK, &page, "ls", "orders", "--state", "scheduled", "--contains", "a:699", "--max-look", "250")
 	require.Empty(t, page.Tasks)
 	require.NotEmpty(t, page.After, "it says that it has not looked at all")
+}
+
+// TestPause_EndsWhereTheServerIsAway: each further queue would wait as long for it.
+func TestPause_EndsWhereTheServerIsAway(t *testing.T) {
+	s := newStage(t)
+	for _, name := range []string{"a", "b", "c"} {
+		s.queue(name)
+	}
+	var out bytes.Buffer
+	a := &app{rdb: s.rdb, json: true, out: &output{Writer: &out}, errOut: io.Discard}
+	err := a.control(t.Context(), []string{"a", "b", "c"}, deed{verb: "pause", unread: true}, func(q *sluice.Queue, _ string, _ sluice.Stats) error {
+		s.server.Down()
+		return q.Pause(t.Context(), 0)
+	})
+	require.Error(t, err)
+	var results []queueResultJSON
+	require.NoError(t, json.Unmarshal(out.Bytes(), &results))
+	require.Len(t, results, 1)
 }
 
 func TestPause_NothingIsClaimed(t *testing.T) {

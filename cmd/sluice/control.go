@@ -46,10 +46,17 @@ func (a *app) queueArgs(ctx context.Context, t targets, args []string) ([]string
 	return names, err
 }
 
+// deed is what is done to whole queues.
+type deed struct {
+	verb, done string
+	dryRun     bool
+	unread     bool // it is done also where nothing can be said of the queue
+}
+
 // control carries something out on whole queues, one after the other, and says what they held. A
 // queue that cannot be read, or changed, does not keep it from the others; its error is returned at
-// the end.
-func (a *app) control(ctx context.Context, names []string, verb, done string, dryRun bool, do func(q *sluice.Queue, name string, s sluice.Stats) error) error {
+// the end. A server that cannot be reached ends it.
+func (a *app) control(ctx context.Context, names []string, what deed, do func(q *sluice.Queue, name string, s sluice.Stats) error) error {
 	results, failed := []queueResultJSON{}, []error{}
 	for _, argument := range names {
 		q, name, err := a.open(ctx, argument)
@@ -57,10 +64,10 @@ func (a *app) control(ctx context.Context, names []string, verb, done string, dr
 		if err == nil {
 			s, err = q.Stats(ctx)
 		}
-		if isMild := verb == "pause" || verb == "resume"; q != nil && !dryRun && (err == nil || isMild) { // for these nothing has to be known
+		if q != nil && !what.dryRun && (err == nil || what.unread) {
 			err = errors.Join(err, do(q, name, s))
 		}
-		r := queueResultJSON{Action: verb, DryRun: dryRun, Due: s.Due, Scheduled: s.Scheduled, Leased: s.Leased, Dead: s.Dead, Done: s.Done}
+		r := queueResultJSON{Action: what.verb, DryRun: what.dryRun, Due: s.Due, Scheduled: s.Scheduled, Leased: s.Leased, Dead: s.Dead, Done: s.Done}
 		r.Queue, r.QueueBase64 = report.Bytes(name)
 		if err != nil {
 			failed = append(failed, err)
@@ -73,9 +80,9 @@ func (a *app) control(ctx context.Context, names []string, verb, done string, dr
 		if err != nil || a.json {
 			continue
 		}
-		said := done
-		if dryRun {
-			said = "would be " + done
+		said := what.done
+		if what.dryRun {
+			said = "would be " + said
 		}
 		_, _ = fmt.Fprintf(a.out, "%s: %s (%s)\n", show(name), said, statsText(s))
 	}
@@ -115,7 +122,7 @@ waits.`,
 			if wait > 0 {
 				done = "paused for " + wait.String()
 			}
-			return a.control(cmd.Context(), args, "pause", done, dryRun, func(q *sluice.Queue, _ string, _ sluice.Stats) error {
+			return a.control(cmd.Context(), args, deed{"pause", done, dryRun, true}, func(q *sluice.Queue, _ string, _ sluice.Stats) error {
 				return q.Pause(cmd.Context(), wait)
 			})
 		},
@@ -148,7 +155,7 @@ resume. A handler that hangs keeps its lease: --wait says for how long to wait, 
 					}
 				}
 			}
-			return a.control(ctx, args, "drain", "drained, paused until resume", false, func(q *sluice.Queue, name string, _ sluice.Stats) error {
+			return a.control(ctx, args, deed{verb: "drain", done: "drained, paused until resume"}, func(q *sluice.Queue, name string, _ sluice.Stats) error {
 				return a.awaitNoLease(ctx, q, name, end, wait > 0)
 			})
 		},
@@ -208,7 +215,7 @@ func (a *app) resumeCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.control(cmd.Context(), args, "resume", "resumed", dryRun, func(q *sluice.Queue, _ string, _ sluice.Stats) error {
+			return a.control(cmd.Context(), args, deed{"resume", "resumed", dryRun, true}, func(q *sluice.Queue, _ string, _ sluice.Stats) error {
 				return q.Resume(cmd.Context())
 			})
 		},
@@ -227,7 +234,7 @@ func (a *app) purgeCommand() *cobra.Command {
 name is asked back, or is given by --confirm.`,
 		Args: usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.control(cmd.Context(), args, "purge", "purged", dryRun, func(q *sluice.Queue, name string, s sluice.Stats) error {
+			return a.control(cmd.Context(), args, deed{verb: "purge", done: "purged", dryRun: dryRun}, func(q *sluice.Queue, name string, s sluice.Stats) error {
 				if err := a.askName(cmd.Context(), name, confirm, s); err != nil {
 					return err
 				}
