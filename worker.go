@@ -401,6 +401,9 @@ func (h *workerHandler) Decide(ctx context.Context, t store.Task, err error) (d 
 	case again && h.isOfUnknownKind(err):
 		return store.Disposition{Action: store.Again, Delay: delay}
 	case again:
+		if _, isAll := err.(*againError); isAll { //nolint:errorlint // else the error says more
+			about = about[:2]
+		}
 		h.log.Info("sluice: task is due again", append(about, slog.Duration("due_in", delay))...)
 		return store.Disposition{Action: store.Again, Delay: delay}
 	case errors.As(err, new(*discardError)) && !IsPermanent(err): // logged when it is known what becomes of the task

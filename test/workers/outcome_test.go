@@ -195,6 +195,7 @@ func TestAgain_UsesNoAttempt(t *testing.T) {
 				require.NoError(b, err)
 				require.Equal(b, 3, log.Count("task is due again"))
 				require.Equal(b, 1, log.Count("status 429: due again in 10ms"), log)
+				require.Zero(b, log.Count("error=\"due again in"), "to come again is no error")
 				require.Zero(b, log.Count("attempt failed"), "a dead task is logged once")
 				require.Equal(b, 1, log.Count("task buried"))
 				continue
