@@ -49,18 +49,23 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// each runs a test on an empty database of each kind.
+// each runs a test on an empty database of each kind, all at once: they mostly wait.
 func each(t *testing.T, test func(t *testing.T, db *sql.DB, d sluicesql.Dialect)) {
 	eachServer(t, func(t *testing.T, db *sql.DB, of *database, _ string) { test(t, db, of.dialect) })
 }
 
 func eachServer(t *testing.T, test func(t *testing.T, db *sql.DB, of *database, name string)) {
+	t.Helper()
+	var all sync.WaitGroup
+	defer all.Wait()
 	for name, of := range databases {
-		t.Run(name, func(t *testing.T) {
-			if testing.Short() && name != "sqlite" {
-				t.Skip("-short")
-			}
-			test(t, of.open(t), of, name)
+		all.Go(func() {
+			t.Run(name, func(t *testing.T) {
+				if testing.Short() && name != "sqlite" {
+					t.Skip("-short")
+				}
+				test(t, of.open(t), of, name)
+			})
 		})
 	}
 }
