@@ -173,6 +173,7 @@ func TestACL_QuotesForShells(t *testing.T) {
 }
 
 func TestCluster(t *testing.T) {
+	t.Parallel()
 	c := redistest.StartCluster(t)
 	s := shell{t: t, env: map[string]string{"SLUICE_URL": "redis://" + c.Nodes[0].Addr, "SLUICE_CLUSTER": "true"}}
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{c.Nodes[0].Addr}})
@@ -210,6 +211,7 @@ func TestCluster(t *testing.T) {
 // TestCluster_IsFoundOut: a node that is named alone shows the queues and locks of all, whichever it
 // is, and for each user.
 func TestCluster_IsFoundOut(t *testing.T) {
+	t.Parallel()
 	c := redistest.StartCluster(t)
 	rdb := c.Client(t)
 	locker, err := sluice.NewLocker(rdb)
@@ -254,6 +256,7 @@ func requirePlain(t *testing.T, text, what string) {
 
 // TestHostile_NothingReachesTheTerminal prints hostile texts in each place, and gives them back.
 func TestHostile_NothingReachesTheTerminal(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	ctx := t.Context()
 	for i, text := range hostile {

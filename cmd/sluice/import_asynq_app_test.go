@@ -21,6 +21,7 @@ import (
 // retried and archived; the importer is killed again and again. Each task is done once, by a server
 // of asynq or by a Worker.
 func TestImport_AnAppMovesFromAsynqWithItsTasksInFlight(t *testing.T) {
+	t.Parallel()
 	redistest.NotShort(t)
 	a := newAsynqStage(t)
 	ctx := t.Context()

@@ -265,6 +265,7 @@ func (b *breaking) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 // TestImport_AsynqEndsAtEachCommand: an import that ends before or after any of its commands is
 // repeated, and each task is in one of the two then, once.
 func TestImport_AsynqEndsAtEachCommand(t *testing.T) {
+	t.Parallel()
 	a := newAsynqStage(t)
 	ctx := t.Context()
 	q := a.queue("mails")

@@ -11,6 +11,7 @@ import (
 // TestServer_TLS has the errors of a wrong address or certificate say what to do, and come within
 // seconds.
 func TestServer_TLS(t *testing.T) {
+	t.Parallel()
 	authority, err := redistest.NewAuthority()
 	require.NoError(t, err)
 	server := redistest.StartTLS(t, authority)

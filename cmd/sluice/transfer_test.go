@@ -102,6 +102,7 @@ func TestImport_AWrongLine(t *testing.T) {
 // TestExport_TasksThatBecomeDueMeanwhile are each there once: a pause does not stop the clock. So
 // are those of a command with --all.
 func TestExport_TasksThatBecomeDueMeanwhile(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	q := s.queue("orders")
 	require.NoError(t, q.Pause(t.Context(), 0))

@@ -18,6 +18,7 @@ import (
 
 // TestWorkers_OneThatRuns is listed with the task that it has, and is told of when it has ended.
 func TestWorkers_OneThatRuns(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	q := s.queue("orders")
 	begun := make(chan struct{})
