@@ -17,6 +17,7 @@ import (
 // TestBrowser_FiltersAndChangesMany, behind a proxy and below a prefix: from the reasons to the
 // letters, by the form of filters, and with the bar of actions in sight all the time.
 func TestBrowser_FiltersAndChangesMany(t *testing.T) {
+	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
 	q := newQueue(t, rdb, "orders")
 	for reason, n := range map[string]int{"timeout": 60, "declined: card": 5} {

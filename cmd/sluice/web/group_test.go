@@ -157,6 +157,7 @@ func TestGroups_WaitingTasksAreChanged(t *testing.T) {
 // TestPage_HostileGroups: any bytes are shown as escapes, in each list and on a task's page, and
 // what leads to a group leads to that one, also when it is typed as it is shown.
 func TestPage_HostileGroups(t *testing.T) {
+	t.Parallel()
 	rdb := redistest.Redis(t).Client(t)
 	name := redistest.Name(t)
 	q := newQueue(t, rdb, name)

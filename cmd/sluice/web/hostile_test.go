@@ -96,6 +96,7 @@ func (a answer) requireSafe(t *testing.T) {
 
 // TestPage_HostileTasks: IDs, headers, reasons and payloads of any bytes are shown as escapes, and their links lead to them.
 func TestPage_HostileTasks(t *testing.T) {
+	t.Parallel()
 	rdb := redistest.Redis(t).Client(t)
 	name := redistest.Name(t)
 	q := newQueue(t, rdb, name)
@@ -163,6 +164,7 @@ func links(a answer) (urls []string) {
 
 // TestPage_HostileNames: of queues and locks, those that are allowed.
 func TestPage_HostileNames(t *testing.T) {
+	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
 	s := newSite(t, rdb, Options{Write: true})
 	locker, err := sluice.NewLocker(rdb, sluice.WithTTL(time.Hour))

@@ -23,6 +23,7 @@ import (
 // pile up behind a partner that refuses, one task is poison, and a process has died with a lock
 // that every task needs.
 func TestBrowser_Incident(t *testing.T) {
+	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
 	n := 600
 	if *pictures != "" {

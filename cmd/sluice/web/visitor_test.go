@@ -184,6 +184,7 @@ func TestBrowser_AccessibilityTree(t *testing.T) {
 // TestBrowser_AnyWidthAndScheme: no page scrolls sideways, not with the longest names either; dark
 // and light differ; text has enough contrast; the browser complains of nothing.
 func TestBrowser_AnyWidthAndScheme(t *testing.T) {
+	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
 	long := strings.Repeat("W", 512)
 	for _, name := range []string{"orders", long, "a/b%2F?c=../<script>alert(1)</script>"} {
