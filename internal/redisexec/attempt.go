@@ -152,7 +152,7 @@ func (a *attempt) end() {
 	switch {
 	case a.settled.CompareAndSwap(false, true):
 		a.answered <- struct{}{}
-	case a.request.OnUnknown != nil && a.command.sending.Load() != withdrawn: // the caller has left
+	case a.request.OnUnknown != nil && (a.request.ambiguous || a.command.sending.Load() != withdrawn): // the caller has left
 		a.request.OnUnknown(a.result.Outcome != Unknown)
 	}
 }

@@ -113,6 +113,7 @@ func (e *Executor) Run(ctx context.Context, r Request) (Reply, error) {
 		} else if err := r.Outage.over(r.Arrived); err != nil && try == 0 {
 			return reply, fail(r, &reply, err, true)
 		} else {
+			r.ambiguous = reply.Ambiguous
 			result = e.attempt(ctx, r, try)
 			reply.Sent = result.Sent
 		}

@@ -9,7 +9,8 @@ type Request struct {
 	Bounds
 	Recovery
 
-	first *Result // of an attempt that was made elsewhere, if not nil
+	first     *Result // of an attempt that was made elsewhere, if not nil
+	ambiguous bool    // an earlier attempt may have been carried out
 }
 
 // Plain returns a request for a plain command, which is not repeated if its reply is lost.

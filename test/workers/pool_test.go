@@ -48,11 +48,13 @@ func poolQueues(t *testing.T, rdb redis.UniversalClient, queues, n int) []*sluic
 // leased tasks.
 func TestPool_EachQueueHasItsShare(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
-		const places, first, all = 10, 100, 260 // the first go while connections are made
+		// The first go while connections are made: until then a queue may have had none.
+		const places, first, counting, all = 10, 100, 160, 520
 		weights := []int{6, 3, 1, 6, 3, 1}
 		queues := poolQueues(t, s.Client(t), len(weights), all)
 		var running, most atomic.Int64
 		var order []int
+		begun, from := map[int]bool{}, 0
 		var mu sync.Mutex
 		var free []time.Time // since when places are, the first is the next that is used
 		var idle, longest time.Duration
@@ -63,7 +65,11 @@ func TestPool_EachQueueHasItsShare(t *testing.T) {
 				n := running.Add(1)
 				mu.Lock()
 				most.Store(max(most.Load(), n))
-				if order = append(order, i); len(order) == all {
+				order, begun[i] = append(order, i), true
+				if from == 0 && len(order) >= first && len(begun) == len(weights) {
+					from = len(order)
+				}
+				if from > 0 && len(order) == from+counting {
 					close(enough)
 				}
 				if len(free) > 0 {
@@ -96,7 +102,7 @@ func TestPool_EachQueueHasItsShare(t *testing.T) {
 		require.NoError(t, stop())
 		require.LessOrEqual(t, most.Load(), int64(places))
 		counts := make([]int, len(weights))
-		for _, i := range order[first:all] {
+		for _, i := range order[from : from+counting] {
 			counts[i]++
 		}
 		of := func(weight int) int {
@@ -105,7 +111,7 @@ func TestPool_EachQueueHasItsShare(t *testing.T) {
 		require.Greater(t, of(6), of(3), "%v", counts) // how exactly, the run loop's tests say
 		require.Greater(t, of(3), of(1), "%v", counts)
 		require.NotContains(t, counts, 0)
-		t.Logf("%v tasks; a place was free for %v, at most for %v", counts, (idle / all).Round(time.Microsecond), longest.Round(time.Microsecond))
+		t.Logf("%v tasks; a place was free for %v, at most for %v", counts, (idle / time.Duration(len(order))).Round(time.Microsecond), longest.Round(time.Microsecond))
 		for i, w := range p.Workers {
 			done := int(w.Stats().Done)
 			require.GreaterOrEqual(t, done, counts[i], "each counts its own queue's tasks")
