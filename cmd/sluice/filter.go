@@ -158,8 +158,8 @@ func inOrder(states []sluice.State) []sluice.State {
 }
 
 // met knows the tasks of a queue that may be met again: in the list of a later state, or later in
-// that of the leased ones, which change their places as leases are extended. It keeps 128 bits of each
-// and not the ID: of a million, forty megabytes at the most.
+// that of the leased ones, which change their places as leases are extended. It keeps 128 bits of each,
+// and not the ID.
 type met struct {
 	known  map[[2]uint64]struct{}
 	seeds  [2]maphash.Seed
