@@ -10,8 +10,8 @@ import (
 // A loop that works on several queues deals its runners to them by weighted fair queueing: each
 // queue is charged for the time that its handlers take, divided by its weight, and the one that was
 // charged least has the next claim. A queue that had no work begins where the others are, so that
-// it gains nothing by the time without work. (Start-time fair queueing: Goyal, Vin and Cheng,
-// 1996.)
+// it gains nothing by the time without work; and what one is dealt while no other wants any is not
+// charged, so that it loses nothing by it. (Start-time fair queueing: Goyal, Vin and Cheng, 1996.)
 
 const (
 	// leastCost is what a task costs at least. Shorter handlers cannot be told apart: what is
@@ -53,6 +53,9 @@ func (a *account) beyond(elapsed time.Duration) time.Duration {
 // countRunning counts a handler that keeps a runner from now on, for n of 1, or does not any more,
 // for -1.
 func (l *loop) countRunning(d *delivery, n int) {
+	if d.uncharged {
+		return
+	}
 	a := &d.queue.account
 	a.running += n
 	a.began += time.Duration(n) * d.began.Sub(l.opened)
@@ -70,6 +73,9 @@ func (l *loop) settleCost(d *delivery, took time.Duration) {
 			a.cost = cost
 		}
 		a.cost += (min(cost, 2*a.cost) - a.cost) / 8
+	}
+	if d.uncharged {
+		return
 	}
 	owes := cost - d.charged
 	d.charged = 0
@@ -150,6 +156,9 @@ func (l *loop) wantsNoMore(q *queue) {
 	l.weights -= q.Weight
 }
 
+// wantsAlone reports whether no other queue has turns.
+func (l *loop) wantsAlone(q *queue) bool { return l.wanting == 0 || l.wanting == 1 && q.place >= 0 }
+
 // deal charges a queue for a claim that is its turn now.
 func (l *loop) deal(x *exchange) {
 	q := x.queue
@@ -158,6 +167,10 @@ func (l *loop) deal(x *exchange) {
 	}
 	if q.place >= 0 {
 		l.dealt = max(l.dealt, q.turn)
+	}
+	if l.wantsAlone(q) {
+		x.uncharged = true
+		return
 	}
 	a, elapsed := &q.account, x.sent.Sub(l.opened)
 	beyond := a.beyond(elapsed)
@@ -235,7 +248,7 @@ func (l *loop) part(q *queue) int { return (l.Concurrency*q.Weight + l.weights -
 // lacks, beside the queues that want some too; for a quantum, if it is known how long its handlers
 // take; and for one at least.
 func (l *loop) share(q *queue) int {
-	if l.wanting == 0 || l.wanting == 1 && q.place >= 0 {
+	if l.wantsAlone(q) {
 		return l.Concurrency
 	}
 	n := max(l.part(q)-q.held(), 1)

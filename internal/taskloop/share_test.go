@@ -305,3 +305,46 @@ func TestShare_AFarServerHoldsBackNoNearOne(t *testing.T) {
 		m.stop()
 	})
 }
+
+// TestShare_WhatOneHadAloneItDoesNotOwe: it had all runners while no other queue had work, or could
+// be asked. From then on each has its share, and none is kept waiting to make up for it.
+func TestShare_WhatOneHadAloneItDoesNotOwe(t *testing.T) {
+	for name, others := range map[string]func(*fakeQueue, time.Duration){
+		"had no work": func(q *fakeQueue, late time.Duration) {
+			time.AfterFunc(late, func() { q.add(numbered(5_000)...) })
+		},
+		"had not answered": func(q *fakeQueue, late time.Duration) {
+			q.add(numbered(5_000)...)
+			q.onExchange = func(n int) (f fault) {
+				if n == 1 {
+					f.request = late
+				}
+				return f
+			}
+		},
+	} {
+		for _, late := range []time.Duration{950 * time.Millisecond, 4450 * time.Millisecond} {
+			t.Run(fmt.Sprint("the others ", name, " for ", late), func(t *testing.T) {
+				inBubble(t, func(t *testing.T) {
+					m := newTeam(10, always(time.Second), 1, 10, 9)
+					m.fill(0, 1_000)
+					others(m.workers[1].queue, late)
+					others(m.workers[2].queue, late)
+					m.run(t)
+					time.Sleep(late + 600*time.Millisecond)
+					before := m.done()
+					require.GreaterOrEqual(t, before[0], int(10*late/time.Second), "it had all")
+					for range 4 {
+						time.Sleep(10 * time.Second)
+						now := m.done()
+						for i, share := range []float64{5, 50, 45} {
+							require.InDelta(t, share, now[i]-before[i], 2+share/5, "%v %v", before, now)
+						}
+						before = now
+					}
+					m.stop()
+				})
+			})
+		}
+	}
+}
