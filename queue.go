@@ -121,10 +121,11 @@ type TaskInfo struct {
 	// LeaseEnds is when the lease of a leased task ends, unless it is extended, by the server's
 	// clock. Else zero.
 	LeaseEnds time.Time
-	// LeasedSince is when a leased task was claimed, by the server's clock. Else zero.
+	// LeasedSince is when a leased task was claimed, by the server's clock, or a due one whose last
+	// lease has ended. Else zero.
 	LeasedSince time.Time
-	// Worker is the WorkerInfo.ID of the Worker that has a leased task. It is empty for one that a
-	// caller of Claim has, and in other states.
+	// Worker is the WorkerInfo.ID of the Worker that has a leased task, or had a due one until its
+	// lease ended. It is empty if that was a caller of Claim, and for other tasks.
 	Worker string
 	// DiedAt is when a dead letter died, by the server's clock, to the microsecond. Else zero.
 	DiedAt time.Time

@@ -30,7 +30,7 @@ func (f *filter) addTo(flags *pflag.FlagSet, when string) {
 	flags.StringVar(&f.Contains, "contains", "", when+"only tasks whose ID contains this text")
 	flags.StringVar(&f.Kind, "kind", "", when+"only tasks of this kind, which is read with their payloads")
 	flags.StringVar(&f.Group, "group", "", when+"only tasks of this group")
-	flags.StringVar(&f.Worker, "worker", "", when+"only leased tasks of Workers whose label, host:pid or ID contains this text")
+	flags.StringVar(&f.Worker, "worker", "", when+"only tasks leased to Workers whose label, host:pid or ID contains this text, or due since such leases ended")
 	flags.StringVar(&f.since, "since", "", when+"only tasks that are due, leased, dead or done since then, or failed since: 1h (ago), or 2026-01-31T12:00:00Z")
 	flags.StringVar(&f.until, "until", "", when+"only tasks that are due, leased, dead or done since before then, or failed before: 5m (ago), or a time")
 	flags.BoolVar(&f.newest, "newest", false, when+"from the end: what died, was done or is due last comes first; not for waiting tasks")
@@ -63,8 +63,8 @@ func (f *filter) check(s sluice.State) error {
 		return usagef("--kind is not for tasks that are done: it is not kept")
 	case s == sluice.StateDone && f.Group != "":
 		return usagef("--group is not for tasks that are done: it is not kept; their IDs are (--prefix, --contains)")
-	case s != sluice.StateLeased && f.Worker != "":
-		return usagef("--worker is for tasks that are leased: no other has one")
+	case s != sluice.StateLeased && s != sluice.StateDue && f.Worker != "":
+		return usagef("--worker is for tasks that are leased, or due: no other has one, or had one until its lease ended")
 	case s == sluice.StateWaiting && f.newest:
 		return usagef("--newest is not for tasks that wait in groups")
 	}

@@ -75,6 +75,9 @@ func (a *app) printTask(e sluice.TaskInfo, staff crew, payload bool, now time.Ti
 		line("reason", show(e.Reason))
 	case sluice.StateDue:
 		line("due", moment(at)+", for "+span(max(0, now.Sub(at))))
+		if !e.LeasedSince.IsZero() {
+			line("last leased", moment(e.LeasedSince)+", by "+staff.holder(e)+" until the lease ended")
+		}
 	case sluice.StateDone:
 		line("done", ago(at, now))
 		line("result", resultOf(e, payload))

@@ -35,7 +35,9 @@ type taskJSON struct {
 	Due           *string           `json:"due"`
 	LeaseEnds     *string           `json:"lease_ends,omitempty"`
 	LeasedSince   *string           `json:"leased_since,omitempty"`
-	LeasedBy      *holderJSON       `json:"leased_by,omitempty"` // a Worker; without it a leased task is with a caller of Claim
+	LeasedBy      *holderJSON       `json:"leased_by,omitempty"`   // a Worker; without it a leased task is with a caller of Claim
+	LastLeased    *string           `json:"last_leased,omitempty"` // of a due one whose last lease has ended, likewise
+	LastLeasedBy  *holderJSON       `json:"last_leased_by,omitempty"`
 	Died          *string           `json:"died,omitempty"`
 	Done          *string           `json:"done,omitempty"`   // when it was finished
 	Failed        *string           `json:"failed,omitempty"` // when it last did, of one that is to be tried again
@@ -67,6 +69,8 @@ func toTaskJSON(e sluice.TaskInfo, o detail, staff crew) taskJSON {
 	switch e.State {
 	case sluice.StateLeased:
 		j.LeaseEnds, j.LeasedSince, j.LeasedBy = report.Time(e.LeaseEnds), report.Time(e.LeasedSince), staff.holderJSON(e)
+	case sluice.StateDue:
+		j.LastLeased, j.LastLeasedBy = report.Time(e.LeasedSince), staff.holderJSON(e)
 	case sluice.StateDead:
 		j.Died = report.Time(e.DiedAt)
 	case sluice.StateDone:

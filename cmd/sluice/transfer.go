@@ -183,7 +183,7 @@ changes meanwhile: pause it first, and its leased tasks end. The lines hold payl
 				if s == sluice.StateDone {
 					return usagef("export is not for tasks that are done: their payloads are gone")
 				}
-				if o.filter.Worker != "" && s != sluice.StateLeased || o.filter.newest && s == sluice.StateWaiting {
+				if o.filter.Worker != "" || o.filter.newest && s == sluice.StateWaiting {
 					return o.filter.check(s)
 				}
 			}

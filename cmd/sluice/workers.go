@@ -21,7 +21,7 @@ import (
 // crew is the Workers of a queue that run, by their IDs.
 type crew map[string]sluice.WorkerInfo
 
-// crewOf asks for the Workers of a queue, if any of the tasks is with one.
+// crewOf asks for the Workers of a queue, if any of the tasks is with one, or was.
 func crewOf(ctx context.Context, q *sluice.Queue, tasks ...sluice.TaskInfo) (crew, error) {
 	for _, e := range tasks {
 		if e.Worker == "" {
@@ -42,7 +42,7 @@ func processOf(w sluice.WorkerInfo) string {
 	return show(net.JoinHostPort(w.Host, strconv.Itoa(w.PID)))
 }
 
-// holder says who has a leased task.
+// holder says who has a leased task, or had it.
 func (c crew) holder(e sluice.TaskInfo) string {
 	w, found := c[e.Worker]
 	switch {
@@ -56,7 +56,7 @@ func (c crew) holder(e sluice.TaskInfo) string {
 	return show(w.Label) + " at " + processOf(w)
 }
 
-// holderJSON is the Worker that has a task, in JSON.
+// holderJSON is the Worker that has a task, or had it, in JSON.
 type holderJSON struct {
 	ID    string `json:"id"`
 	Lives bool   `json:"lives"` // if not, only its ID is known

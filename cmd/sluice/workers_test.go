@@ -60,6 +60,40 @@ func TestWorkers_OneThatRuns(t *testing.T) {
 	require.Contains(t, s.ok("queues"), "NO WORKER for ")
 }
 
+// TestGet_SaysWhoHadATaskUntilItsLeaseEnded, and so does ls by that worker.
+func TestGet_SaysWhoHadATaskUntilItsLeaseEnded(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	q := s.queue("orders")
+	for _, id := range []string{"a", "b", "c"} {
+		_, err := q.Enqueue(t.Context(), sluice.Task{ID: id})
+		require.NoError(t, err)
+	}
+	_, err := q.Claim(t.Context(), 2, time.Second)
+	require.NoError(t, err)
+	field := s.rdb.HGet(t.Context(), "{Queue:orders}:state", "a").Val()
+	require.True(t, strings.HasSuffix(field, "/"), field) // no Worker's
+	require.NoError(t, s.rdb.HSet(t.Context(), "{Queue:orders}:state", "a", field+"pod7").Err())
+	require.Contains(t, s.ok("get", "orders", "a"), "by          a worker that is gone (pod7)")
+	require.Eventually(t, func() bool {
+		stats, err := q.Stats(t.Context())
+		return err == nil && stats.Leased == 0
+	}, 10*time.Second, 20*time.Millisecond)
+	got := s.ok("get", "orders", "a")
+	require.Contains(t, got, "last leased ")
+	require.Contains(t, got, ", by a worker that is gone (pod7) until the lease ended")
+	require.Contains(t, s.ok("get", "orders", "b"), ", by a Claim until the lease ended")
+	require.NotContains(t, s.ok("get", "orders", "c"), "last leased")
+	var task taskJSON
+	s.json(exitOK, &task, "get", "orders", "a")
+	require.Equal(t, &holderJSON{ID: "pod7"}, task.LastLeasedBy)
+	require.NotNil(t, task.LastLeased)
+	require.Nil(t, task.LeasedBy)
+	var j tasksJSON
+	s.json(exitOK, &j, "ls", "orders", "--state", "due", "--worker", "pod7")
+	require.Len(t, j.Tasks, 1)
+}
+
 // TestWorkers_WithoutAQueue says that there is none.
 func TestWorkers_WithoutAQueue(t *testing.T) {
 	s := newStage(t)

@@ -32,8 +32,8 @@ type Info struct {
 	Reason  string // of a dead letter, or the last error
 	State   State  // StateAbsent if the script does not say it
 
-	FailedAt, LeasedSince float64 // 0 if it has no last error, or is not leased
-	Worker                string  // that has it
+	FailedAt, LeasedSince float64 // 0 if it has no last error, or is neither leased nor due behind a lease
+	Worker                string  // that has it, or had it
 }
 
 // shown reads id, score, attempt, payload and story of a task in a state. The score of a dead
@@ -70,7 +70,7 @@ func (r *reader) standing(id string, attempt, payload any, state State) (t Info)
 }
 
 // story reads what payload.lua says of a task: why it is dead or its last error, when that was,
-// since when it is leased, and by which worker.
+// since when it is leased, and by which worker, or was.
 func (r *reader) story(t *Info) {
 	t.Reason = r.text()
 	t.FailedAt, _ = r.maybeScore()

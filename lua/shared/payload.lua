@@ -31,14 +31,14 @@ local function doneAfter(retention)
   return now - (type(age) == 'string' and finite(age) or 1e300)
 end
 
--- Returns why a task is dead, or its last error, and when that was; since when it is leased, and which worker has it. Each is '' if there
--- is none. state is as cancel.lua says.
+-- Returns why a task is dead, or its last error, and when that was; since when it is leased, and which worker has it, or since when it was and
+-- which one had it until its lease ended. Each is '' if there is none. state is as cancel.lua says; task is as resolve returns it.
 local function story(id, task, state)
   if state == 4 then return task.reason or 'malformed', '', '', '' end
   -- In its first attempt a task has no error: what is there then was left by an earlier task of that ID.
-  local last, at, reason, lasts, worker = task.attempt > (state == 3 and 1 or 0) and redis.pcall('HGET', KEYS[7], id), nil, nil, nil, nil
+  local last, at, reason, lasts, worker = task.attempt > (task.lease and 1 or 0) and redis.pcall('HGET', KEYS[7], id), nil, nil, nil, nil
   if type(last) == 'string' then at, reason = string.match(last, '^(%S+) (.*)$') end
-  if state == 3 then lasts, worker = string.match(task.claimant or '', '^:([%d.]+)/(%w*)$') end
+  if task.lease then lasts, worker = string.match(task.claimant or '', '^:([%d.]+)/(%w*)$') end
   local isKnown = finite(at) and reason
   return isKnown and reason or '', isKnown and at or '', finite(lasts) and text(task.token - tonumber(lasts)) or '', finite(lasts) and worker or ''
 end

@@ -33,12 +33,12 @@ func (it Item) info(s sluice.State) sluice.TaskInfo {
 	if it.Error != "" {
 		t.FailedAt = store.TimeOf(it.FailedAt)
 	}
+	if lasts, ok := strings.CutSuffix(it.Claimant, "/"); ok && it.Lease != 0 && s != sluice.StateDead {
+		seconds, _ := strconv.ParseFloat(lasts, 64)
+		t.LeasedSince = store.TimeOf(it.Token - seconds)
+	}
 	switch s {
 	case sluice.StateLeased:
-		if lasts, ok := strings.CutSuffix(it.Claimant, "/"); ok {
-			seconds, _ := strconv.ParseFloat(lasts, 64)
-			t.LeasedSince = store.TimeOf(it.Token - seconds)
-		}
 		t.LeaseEnds, t.Score, t.Due = store.ExactTimeOf(it.Score), 0, time.Time{}
 	case sluice.StateDead:
 		t.DiedAt, t.Score, t.Due, t.Reason = store.TimeOf(it.Died), it.Died, time.Time{}, it.Reason

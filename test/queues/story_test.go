@@ -274,6 +274,57 @@ func TestTaskInfo_SaysSinceWhenItIsLeased(t *testing.T) {
 	})
 }
 
+// TestTaskInfo_SaysWhoHadItLast: of a task whose lease has ended, until it is claimed again, or is
+// another one of that ID. What an earlier task of that ID has left is not its last error.
+func TestTaskInfo_SaysWhoHadItLast(t *testing.T) {
+	systest.EachQueue(t, func(q systest.QueueTest) {
+		b := noted{q}
+		shown := func() sluice.TaskInfo {
+			b.Helper()
+			listed, err := b.Q.List(b.Context(), b.Get("a").State, sluice.TaskInfo{}, 10)
+			require.NoError(b, err)
+			require.Equal(b, []sluice.TaskInfo{b.Get("a")}, listed)
+			return listed[0]
+		}
+		requireNone := func(s sluice.State) {
+			b.Helper()
+			got := shown()
+			require.Equal(b, s, got.State)
+			require.Zero(b, got.LeasedSince)
+			require.Empty(b, got.Worker)
+		}
+		lapse := func() sluice.TaskInfo {
+			b.Helper()
+			b.ClaimOne(time.Second)
+			b.write("1/worker7")
+			leased := shown()
+			require.Equal(b, sluice.StateLeased, leased.State)
+			require.Equal(b, "worker7", leased.Worker)
+			b.Eventually(func() bool { return b.Get("a").State == sluice.StateDue })
+			due := shown()
+			require.Equal(b, "worker7", due.Worker)
+			require.Equal(b, leased.LeasedSince, due.LeasedSince)
+			require.WithinDuration(b, due.Due, due.LeasedSince.Add(time.Second), 2*time.Microsecond)
+			return due
+		}
+		b.due()
+		require.NoError(b, b.RDB.HSet(b.Context(), "{"+b.Key+"}:errors", "a", "1 an earlier one's").Err())
+		requireNone(sluice.StateDue)
+		require.Empty(b, lapse().Reason)
+		e := b.ClaimOne(time.Minute)
+		require.Empty(b, b.Get("a").Worker, "a Claim has it")
+		require.NoError(b, b.Q.Retry(b.Context(), 0, "why", e))
+		requireNone(sluice.StateDue)
+		due := lapse()
+		require.Equal(b, "why", due.Reason)
+		require.NoError(b, b.Q.Dequeue(b.Context(), due.Entry))
+		b.due()
+		lapse()
+		b.Enqueue(sluice.OutcomeUpdated, sluice.Task{ID: "a"})
+		requireNone(sluice.StateDue)
+	})
+}
+
 // TestTaskInfo_OfALaterVersionsClaim: what it says of its claimant is not taken for a Worker, and
 // its lease is known all the same.
 func TestTaskInfo_OfALaterVersionsClaim(t *testing.T) {

@@ -43,13 +43,13 @@ type filterField struct {
 func (f filterField) Value() string { return *f.value }
 
 // fits reports whether the field is of use for tasks in a state: neither why a done task failed
-// before nor its kind is kept, and only leased ones have a worker.
+// before nor its kind is kept, and only leased ones have a worker, or due ones had one.
 func (f filterField) fits(s sluice.State) bool {
 	switch f.Name {
 	case "reason", "kind":
 		return s != sluice.StateDone
 	case "worker":
-		return s == sluice.StateLeased
+		return s == sluice.StateLeased || s == sluice.StateDue
 	}
 	return true
 }

@@ -20,11 +20,6 @@ const (
 	mostHad = 10
 	// mostName is how many characters are kept of a name that a worker gives itself.
 	mostName = 200
-	// mostHolders is of how many tasks the last holder is kept, of all queues: 3 MB or so.
-	mostHolders = 10_000
-	// soonest is how many leased tasks of a queue Watch looks at: those whose leases end first, among
-	// which are those whose holders do not extend them any more.
-	soonest = 50
 )
 
 // goneWorker is a worker that has ended or died: that is not told apart.
@@ -117,72 +112,4 @@ func (s *series) noteGone(ctx context.Context, q *sluice.Queue, workers []sluice
 	// Without an answer it is not known what they had; that they are gone is.
 	leased, _ := q.List(ctx, sluice.StateLeased, sluice.TaskInfo{}, mostPerPage, sluice.WithoutPayloads())
 	s.crews.bury(missed, leased)
-	s.page.holders.note(s.name, crew{Workers: workers, Gone: s.crews.lately()}, leased)
-}
-
-// noteHolders remembers who has the tasks whose leases end next.
-func (s *series) noteHolders(ctx context.Context) {
-	q, err := s.open()
-	if err != nil {
-		return
-	}
-	leased, err := q.List(ctx, sluice.StateLeased, sluice.TaskInfo{}, soonest, sluice.WithoutPayloads())
-	if err == nil && slices.ContainsFunc(leased, func(t sluice.TaskInfo) bool { return t.Worker != "" }) {
-		s.page.holders.note(s.name, s.crew(ctx), leased)
-	}
-}
-
-// lastHolder is the worker that a task was last seen with.
-type lastHolder struct {
-	Worker      sluice.WorkerInfo // or only its ID, if no more is known
-	LeasedSince time.Time
-	SeenAt      time.Time // by this process's clock
-}
-
-// holders remembers with which workers tasks were seen: of those that were seen last. The zero
-// value is ready.
-type holders struct {
-	mu    sync.Mutex // guards what follows
-	last  map[lookKey]lastHolder
-	order []lookKey // of last, as a ring
-	next  int       // where the next one goes
-}
-
-// note remembers the holders of leased tasks. Those of Claim have no name.
-func (h *holders) note(queue string, c crew, leased []sluice.TaskInfo) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.last == nil {
-		h.last = map[lookKey]lastHolder{}
-	}
-	for _, t := range leased {
-		if t.Worker == "" || len(t.ID) > longestID {
-			continue
-		}
-		key := lookKey{queue, strings.Clone(t.ID)}
-		if _, known := h.last[key]; !known {
-			if len(h.order) < mostHolders {
-				h.order = append(h.order, key)
-			} else {
-				delete(h.last, h.order[h.next])
-				h.order[h.next] = key
-				h.next = (h.next + 1) % mostHolders
-			}
-		}
-		w := sluice.WorkerInfo{ID: t.Worker}
-		if known := c.find(t.Worker); known != nil {
-			w = *known
-		}
-		h.last[key] = lastHolder{briefly(w), t.LeasedSince, time.Now()}
-	}
-}
-
-// of returns the worker that a task was last seen with, nil if none is known.
-func (h *holders) of(queue, id string) *lastHolder {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if last, known := h.last[lookKey{queue, id}]; known {
-		return &last
-	}
-	return nil
 }

@@ -206,9 +206,6 @@ func (p *page) showQueue(v *visit) error {
 			data.Reasons = s.whyDead(v.ctx, data.List)
 		}
 	}
-	if data.List.IsLeased() {
-		p.holders.note(s.name, data.Crew, data.Tasks)
-	}
 	return v.render(http.StatusOK, "queue", shown(s.name), "queues", data)
 }
 

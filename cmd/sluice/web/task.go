@@ -20,9 +20,8 @@ type taskData struct {
 	HeaderCut bool    // there is more of it than is shown
 	Payload   payload // or the result, if it is done
 	URL       string
-	Crew      crew        // if a worker has it
-	InPlay    inPlay      // if it waits
-	Last      *lastHolder // the worker that it was last seen with, if none has it now and that is known
+	Crew      crew   // if a worker has it
+	InPlay    inPlay // if it waits
 }
 
 // inPlay is what holds up a task that waits in its group: tasks of the group that are in play.
@@ -107,9 +106,6 @@ func (p *page) showTask(v *visit) error {
 	}
 	if data.Task.Worker != "" {
 		data.Crew = s.crew(v.ctx)
-		p.holders.note(s.name, data.Crew, []sluice.TaskInfo{data.Task})
-	} else {
-		data.Last = p.holders.of(s.name, id)
 	}
 	return v.render(http.StatusOK, "task", shown(id), "queues", data)
 }

@@ -72,7 +72,4 @@ func (s *series) sample(ctx context.Context) {
 	if stats.Workers > 0 || s.crews.hasAny() {
 		_, _ = s.workers.get(ctx)
 	}
-	if stats.Leased > 0 {
-		s.noteHolders(ctx)
-	}
 }

@@ -73,7 +73,6 @@ type page struct {
 	views   map[string]*template.Template
 	files   map[string]file
 	watch   *watch
-	holders holders
 	clock   *shared[time.Duration]
 	busy    time.Duration // how long a search, or a change of many letters, goes on before it is left for the next press
 

@@ -111,7 +111,7 @@ type holder struct {
 	IsGone bool
 }
 
-// Holder returns who has a leased task.
+// Holder returns who has a leased task, or had a due one until its lease ended.
 func (c crew) Holder(t sluice.TaskInfo, now time.Time) holder {
 	i := slices.IndexFunc(c.Workers, func(w sluice.WorkerInfo) bool { return w.ID == t.Worker })
 	switch {
