@@ -109,18 +109,24 @@ func (a *app) queuesCommand() *cobra.Command {
 They are found by SCAN, a thousand keys at a time, on each primary. A queue that is empty leaves no
 key a day after the last task or worker, so that it is not listed. LEASED are tasks that workers
 have, or had and did not finish before their leases ended. LATENESS is for how long the first due
-task waits. WORKERS is how many Workers run: sluice workers lists them. WAITING is how many clients
-wait for tasks: those of workers that have room. Behind them stand signs: STUCK, if handlers run on after their timeout and grace, NO WORKER, if tasks are due and
-none runs (loops of one's own, which call Claim or Pop, do not count), NO ROOM, if tasks are due and no worker that runs
-has room for another one, LATE, if the first due task waits for more than a minute; behind that stand a pause and
-the limits of a queue: at its limit, as many tasks are leased as may be. "5 trimmed" are dead
-letters that were removed because of WithDeadLimit or WithDeadAge, "5 done" finished tasks
-that are remembered because of WithRetention: ls --state done lists them.
+task waits. WORKERS is how many Workers run: sluice workers lists them. One that has died counts until it
+has been silent for 45 seconds. WAITING is how many clients wait for tasks: those of workers that
+have room.
 
-On a terminal the longest names are cut in their middle, so that the table fits; --wide and a pipe have them whole.
+Behind them stand signs: STUCK, if handlers run on after their timeout and grace; NO WORKER, if
+tasks are due and none runs (loops of one's own, which call Claim or Pop, do not count); NO ROOM, if
+tasks are due and no worker that runs has room for another one, which is said of a queue whose only
+worker has just died, too; LATE, if the first due task waits for more than a minute. Behind that
+stand a pause and the limits of a queue: at its limit, as many tasks are leased as may be. "5
+trimmed" are dead letters that were removed because of WithDeadLimit or WithDeadAge, "5 done"
+finished tasks that are remembered because of WithRetention: ls --state done lists them.
 
---wide shows what became of tasks, too: how many were FINISHED (by a worker or Dequeue, discarded, or taken by Pop), RETRIED (failed, and are to be tried again), BURIED, or LOST: leases that ran
-out. These counts begin at 0 after a day without work. Rates are in sluice top.`,
+On a terminal the longest names are cut in their middle, so that the table fits; --wide and a pipe
+have them whole.
+
+--wide shows what became of tasks, too: how many were FINISHED (by a worker or Dequeue, discarded,
+or taken by Pop), RETRIED (failed, and are to be tried again), BURIED, or LOST: leases that ran out.
+These counts begin at 0 after a day without work. Rates are in sluice top.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			rdb, err := a.connect(cmd.Context())
 			if err != nil {
