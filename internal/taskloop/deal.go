@@ -10,8 +10,8 @@ import (
 // A loop that works on several queues deals its runners to them by weighted fair queueing: each
 // queue is charged for the time that its handlers take, divided by its weight, and the one that was
 // charged least has the next claim. A queue that had no work begins where the others are, so that
-// it gains nothing by the time without work; and what one is dealt while no other wants any is not
-// charged, so that it loses nothing by it. (Start-time fair queueing: Goyal, Vin and Cheng, 1996.)
+// it gains nothing by the time without work, and they lose nothing by it. (Start-time fair queueing:
+// Goyal, Vin and Cheng, 1996.)
 
 const (
 	// leastCost is what a task costs at least. Shorter handlers cannot be told apart: what is
@@ -25,6 +25,7 @@ const (
 // account is what a queue is charged for.
 type account struct {
 	charged  time.Duration // for the tasks that it was dealt
+	taken    time.Duration // of that, what handlers have taken that have returned
 	cost     time.Duration // what a task has cost lately; 0 if that is not known
 	running  int           // handlers that keep a runner,
 	began    time.Duration // the sum of when they began, since the loop did,
@@ -45,6 +46,11 @@ func (a *account) each(elapsed time.Duration) time.Duration {
 	return each
 }
 
+// used is what its handlers have taken so far, of what it is charged for or will be.
+func (a *account) used(elapsed time.Duration) time.Duration {
+	return a.taken + time.Duration(a.running)*elapsed - a.began
+}
+
 // beyond is what its handlers have taken so far that was not charged yet.
 func (a *account) beyond(elapsed time.Duration) time.Duration {
 	return max(time.Duration(a.running)*elapsed-a.began-a.expected-a.advance, 0)
@@ -53,9 +59,6 @@ func (a *account) beyond(elapsed time.Duration) time.Duration {
 // countRunning counts a handler that keeps a runner from now on, for n of 1, or does not any more,
 // for -1.
 func (l *loop) countRunning(d *delivery, n int) {
-	if d.uncharged {
-		return
-	}
 	a := &d.queue.account
 	a.running += n
 	a.began += time.Duration(n) * d.began.Sub(l.opened)
@@ -74,9 +77,7 @@ func (l *loop) settleCost(d *delivery, took time.Duration) {
 		}
 		a.cost += (min(cost, 2*a.cost) - a.cost) / 8
 	}
-	if d.uncharged {
-		return
-	}
+	a.taken += cost
 	owes := cost - d.charged
 	d.charged = 0
 	if owes > 0 {
@@ -130,23 +131,47 @@ func (l *loop) takesTurns(q *queue) bool {
 }
 
 // wants adds a queue to those that have turns. One that had no work has the next turn, whatever it
-// was charged before. Another one that was left behind begins where the others are.
+// was charged before. One whose server did not answer begins where the others are. One that had as
+// many runners as it may begins with the turn of the last claim at least.
 func (l *loop) wants(q *queue) {
 	if q.place >= 0 {
 		return
 	}
-	from := l.dealt
-	if q.hadNone = q.hadNone && q.held() == 0; q.hadNone && len(q.client.turns) > 0 {
+	now, from := time.Now(), l.dealt
+	if q.hadNone = q.hadNone && q.held() == 0; q.hadNone || q.wasAway {
+		from = l.whereOthersAre(now)
+	}
+	if q.hadNone && len(q.client.turns) > 0 {
 		from = min(from, q.client.turns[0].turn-1)
 	}
-	if q.turn = l.turnOf(q, time.Now()); q.hadNone || q.turn < from {
-		q.account.charge(time.Duration((from - q.turn) * float64(q.Weight)))
+	if q.turn = l.turnOf(q, now); q.hadNone || q.turn < from {
+		raised := time.Duration((from - q.turn) * float64(q.Weight))
+		q.account.charge(raised)
+		q.account.taken += raised
 		q.turn = from
 	}
-	q.hadNone = false
+	q.hadNone, q.wasAway = false, false
 	heap.Push(&q.client.turns, q)
 	l.wanting++
 	l.weights += q.Weight
+}
+
+// whereOthersAre is the turn that is next. If no queue has turns, one may have all runners: then it
+// is by what the handlers of the one that was dealt tasks last have taken so far.
+func (l *loop) whereOthersAre(now time.Time) float64 {
+	var next *queue
+	for _, c := range l.clients {
+		if len(c.turns) > 0 && (next == nil || c.turns[0].turn < next.turn) {
+			next = c.turns[0]
+		}
+	}
+	switch {
+	case next != nil:
+		return max(l.dealt, l.turnOf(next, now))
+	case l.last != nil:
+		return max(l.dealt, float64(l.last.account.used(now.Sub(l.opened)))/float64(l.last.Weight))
+	}
+	return 0
 }
 
 // wantsNoMore takes a queue out of those that have turns.
@@ -155,9 +180,6 @@ func (l *loop) wantsNoMore(q *queue) {
 	l.wanting--
 	l.weights -= q.Weight
 }
-
-// wantsAlone reports whether no other queue has turns.
-func (l *loop) wantsAlone(q *queue) bool { return l.wanting == 0 || l.wanting == 1 && q.place >= 0 }
 
 // deal charges a queue for a claim that is its turn now.
 func (l *loop) deal(x *exchange) {
@@ -168,10 +190,7 @@ func (l *loop) deal(x *exchange) {
 	if q.place >= 0 {
 		l.dealt = max(l.dealt, q.turn)
 	}
-	if l.wantsAlone(q) {
-		x.uncharged = true
-		return
-	}
+	l.last = q
 	a, elapsed := &q.account, x.sent.Sub(l.opened)
 	beyond := a.beyond(elapsed)
 	a.advance += beyond
@@ -248,7 +267,7 @@ func (l *loop) part(q *queue) int { return (l.Concurrency*q.Weight + l.weights -
 // lacks, beside the queues that want some too; for a quantum, if it is known how long its handlers
 // take; and for one at least.
 func (l *loop) share(q *queue) int {
-	if l.wantsAlone(q) {
+	if l.wanting == 0 || l.wanting == 1 && q.place >= 0 {
 		return l.Concurrency
 	}
 	n := max(l.part(q)-q.held(), 1)

@@ -28,8 +28,7 @@ type delivery struct {
 	hold        *lease.Hold // what the handler's context knows of the lease; nil before there is one
 	disposition store.Disposition
 	took        time.Duration // for how long it kept its runner, if there are several queues; the runner's until it is delivered
-	charged     time.Duration // what its queue was charged with for it,
-	uncharged   bool          // unless no other queue wanted its runner
+	charged     time.Duration // what its queue was charged with for it
 
 	state    state
 	reported reportState

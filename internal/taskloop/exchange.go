@@ -41,18 +41,17 @@ type exchange struct {
 	loop  *loop
 	queue *queue
 
-	sent      time.Time // just before
-	giveUp    time.Time // it is not waited for any longer
-	givenUp   bool      // that time has come: in a late answer no refusal counts
-	reports   []Report
-	reported  [][]*delivery // of each report
-	claim     int           // how many tasks it asks for; 0 for no claim
-	each      time.Duration // what the queue was charged with for each of them,
-	uncharged bool          // unless no other queue wanted any
-	reserved  int           // how many runners are kept for them
-	isProbe   bool          // it finds out whether an outage is over
-	lapse     time.Time     // until then, if there are several queues
-	dueEpoch  int           // what was known of the queue, see demand
+	sent     time.Time // just before
+	giveUp   time.Time // it is not waited for any longer
+	givenUp  bool      // that time has come: in a late answer no refusal counts
+	reports  []Report
+	reported [][]*delivery // of each report
+	each     time.Duration // what the queue was charged with for each of these tasks
+	claim    int           // how many tasks it asks for; 0 for no claim
+	reserved int           // how many runners are kept for them
+	isProbe  bool          // it finds out whether an outage is over
+	lapse    time.Time     // until then, if there are several queues
+	dueEpoch int           // what was known of the queue, see demand
 
 	results []ReportResult
 	claimed ClaimResult
@@ -150,6 +149,7 @@ func (l *loop) lapse(now time.Time) {
 			l.reserve(x.queue, -x.reserved)
 			x.reserved = 0
 			x.queue.overdue++
+			x.queue.wasAway = true
 		}
 	}
 }
@@ -431,7 +431,7 @@ func (l *loop) hand(x *exchange, tooLate bool) {
 		d.receipt = x.claimed.Receipt
 		d.queue = x.queue
 		d.leased(x.sent, x.queue.Lease)
-		d.charged, d.uncharged = x.each, x.uncharged
+		d.charged = x.each
 		if tooLate || l.isStopping() || !l.hasRunner(x) || !time.Now().Before(d.until) {
 			l.giveBack(d)
 		} else {

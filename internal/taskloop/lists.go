@@ -56,6 +56,7 @@ func (l *loop) consider(q *queue) {
 	case l.takesTurns(q):
 		l.wants(q)
 	case q.demand.claimWanted && l.isShut(q):
+		q.wasAway = true
 		l.list(q, shut)
 	case q.demand.claimWanted: // until an exchange is answered, or a handler returns
 	case q.underWay == 0 && q.waiting == nil:

@@ -70,7 +70,8 @@ type loop struct {
 	claimNext bool // of dispositions and a claim that cannot go together, the claim had its turn
 	clients   []*client
 	opened    time.Time // when it began
-	dealt     float64   // the turn of the last claim
+	dealt     float64   // the turn of the last claim,
+	last      *queue    // and whose it was
 	wanting   int       // how many queues have turns,
 	weights   int       // and their weights
 

@@ -46,6 +46,7 @@ type queue struct {
 	turn    float64 // when its next claim is to be, see turnOf
 	place   int     // in its client's turns; -1 if it has none
 	hadNone bool    // nothing was due, until now
+	wasAway bool    // its server did not answer, until now
 }
 
 // held is how many runners the queue has.
