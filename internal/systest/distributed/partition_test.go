@@ -47,14 +47,15 @@ func TestPartition_LinksAreCutInOneDirection(t *testing.T) {
 }
 
 // TestPartition_IslandLosesNothingThatReplicasHave: a primary and a client are cut off until
-// another primary has been promoted. What the old one acknowledges alone is lost; what waits for
+// another primary has been promoted, with a sentinel, of which the client asks for the primary if it
+// has no connection left. What the old one acknowledges alone is lost; what waits for
 // all its replicas is not.
 func TestPartition_IslandLosesNothingThatReplicasHave(t *testing.T) {
 	t.Parallel()
 	l := newHostLoad(t, sentinelWithNetwork(t))
 	l.awaitSteps()
 	old := l.primaryHost()
-	island := []int{old, firstClient}
+	island := []int{old, firstClient, firstSentinel}
 	l.apart(island, theRest(island), true, true)
 	require.Eventually(t, func() bool {
 		now := l.primary()
