@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -115,14 +116,15 @@ func (w *watch) askWorkers(ctx context.Context, rows []queueRow) {
 // pauseBehind returns for how long no search follows one that took so long.
 func pauseBehind(took time.Duration) time.Duration { return max(searchEvery, searchShare*took) }
 
-// print prints a table for each interval.
+// print prints a table for each interval, the worst queues first.
 func (w *watch) print(ctx context.Context, interval time.Duration, frames int) error {
 	for i := 1; ; i++ {
 		f := w.look(ctx)
 		if f.err != nil {
 			return f.err
 		}
-		if err := w.a.printQueues(f.rows, f.complete, queueColumns(f.at, false, true)); err != nil {
+		worst := slices.SortedStableFunc(slices.Values(f.rows), byTrouble)
+		if err := w.a.printQueues(worst, f.complete, queueColumns(f.at, false, true)); err != nil {
 			return err
 		}
 		if i == frames {

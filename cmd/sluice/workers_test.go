@@ -118,6 +118,25 @@ func TestQueues_OneThatIsIdleKeepsItsCounts(t *testing.T) {
 	require.Equal(t, report.Queue{Name: "orders", Retried: 1}, found.Queues[0])
 }
 
+// TestTop_PrintsTheWorstFirst where it is no terminal, too.
+func TestTop_PrintsTheWorstFirst(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	for _, name := range []string{"a-idle", "z-unattended"} {
+		task := sluice.Task{ID: "a"}
+		if name == "a-idle" {
+			task.Delay = time.Hour
+		}
+		_, err := s.queue(name).Enqueue(t.Context(), task)
+		require.NoError(t, err)
+	}
+	got := s.ok("top", "--frames", "1")
+	require.Less(t, strings.Index(got, "z-unattended"), strings.Index(got, "a-idle"), got)
+	var found report.Queues
+	s.json(exitOK, &found, "top", "--frames", "1")
+	require.Equal(t, "z-unattended", found.Queues[0].Name)
+}
+
 // TestLs_Older lists what is due, leased or dead for longer, or has failed longer ago, and reads no
 // more pages than that needs.
 func TestLs_Older(t *testing.T) {
