@@ -115,8 +115,7 @@ have room.
 
 Behind them stand signs: STUCK, if handlers run on after their timeout and grace; NO WORKER, if
 tasks are due and none runs (loops of one's own, which call Claim or Pop, do not count); NO ROOM, if
-tasks are due and no worker that runs has room for another one, which is said of a queue whose only
-worker has just died, too; LATE, if the first due task waits for more than a minute. Behind that
+tasks are due and no worker that runs has room for another one; LATE, if the first due task waits for more than a minute. Behind that
 stand a pause and the limits of a queue: at its limit, as many tasks are leased as may be. "5
 trimmed" are dead letters that were removed because of WithDeadLimit or WithDeadAge, "5 done"
 finished tasks that are remembered because of WithRetention: ls --state done lists them.
@@ -236,11 +235,10 @@ func (r queueRow) notes(now time.Time) string {
 		}
 	}
 	if slices.Contains(signs, inspect.SignNoWorker) {
-		none := "NO WORKER"
-		if !r.stats.WorkerSeen.IsZero() {
-			none += " for " + span(max(0, now.Sub(r.stats.WorkerSeen)))
-		}
-		notes = append(notes, none)
+		notes = append(notes, "NO WORKER")
+	}
+	if slices.Contains(signs, inspect.SignWorkersGone) {
+		notes = append(notes, "NO WORKER for "+span(max(0, now.Sub(r.stats.WorkerSeen))))
 	}
 	if r.stats.Paused {
 		pause := "PAUSED"

@@ -91,7 +91,7 @@ func TestTop_SaysNoWorker(t *testing.T) {
 	for want, s := range map[string]sluice.Stats{
 		"":                            {Leased: 1},
 		"5 trimmed":                   {Due: 1, Workers: 1, Waiting: 1, Trimmed: 5},
-		"NO ROOM":                     {Due: 1, Workers: 1},
+		"NO ROOM":                     {Due: 1, Leased: 1, Workers: 1},
 		"LATE":                        {Due: 1, Workers: 1, Waiting: 1, Lateness: time.Hour},
 		"NO WORKER":                   {Due: 1},
 		"NO WORKER for 1m30s; PAUSED": {Due: 1, WorkerSeen: now.Add(-90 * time.Second), Paused: true},
@@ -173,7 +173,7 @@ func TestTop_Colours(t *testing.T) {
 	t.Parallel()
 	rows := []queueRow{
 		{name: "none", stats: sluice.Stats{Due: 1}},
-		{name: "full", stats: sluice.Stats{Due: 1, Workers: 1}},
+		{name: "full", stats: sluice.Stats{Due: 1, Leased: 1, Workers: 1}},
 		{name: "well", stats: sluice.Stats{Due: 1, Workers: 1, Waiting: 1}},
 		{name: "stuck", stats: sluice.Stats{Workers: 1}, stuck: 2},
 		{name: "broken", err: sluice.ErrCorrupt},

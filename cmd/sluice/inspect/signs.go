@@ -18,8 +18,10 @@ const (
 	SignLate
 	// SignNoRoom: tasks are due and Workers run, but none of them has room for another task.
 	SignNoRoom
-	// SignNoWorker: tasks are due, and no Worker runs.
+	// SignNoWorker: tasks are due, no Worker runs, and none has for a day: perhaps none is to.
 	SignNoWorker
+	// SignWorkersGone: tasks are due, no Worker runs, and one has within a day.
+	SignWorkersGone
 	// SignStuck: handlers have gone on beyond their timeout.
 	SignStuck
 )
@@ -27,7 +29,7 @@ const (
 // lateAfter is how long a due task may wait before the queue is called late.
 const lateAfter = time.Minute
 
-var signNames = [...]string{"", "paused", "at its limit", "late", "no room", "no worker", "stuck"}
+var signNames = [...]string{"", "paused", "at its limit", "late", "no room", "no worker", "no worker", "stuck"}
 
 // String returns the sign in words.
 func (s Sign) String() string { return signNames[s] }
@@ -36,7 +38,8 @@ func (s Sign) String() string { return signNames[s] }
 // are stuck, as far as that is known.
 //
 // A paused queue is not late, and neither it nor one at its limit has no room: that they hand
-// nothing out is what was asked for.
+// nothing out is what was asked for. Workers that say that they have no room while no task is leased
+// have let all leases end: they hang, or have died.
 func Signs(s sluice.Stats, stuck int64) []Sign {
 	var signs []Sign
 	if stuck > 0 {
@@ -44,9 +47,11 @@ func Signs(s sluice.Stats, stuck int64) []Sign {
 	}
 	atLimit := AtLimit(s)
 	switch {
-	case s.Due > 0 && s.Workers == 0:
+	case s.Due > 0 && s.Workers == 0 && s.WorkerSeen.IsZero():
 		signs = append(signs, SignNoWorker)
-	case s.Due > 0 && s.Waiting == 0 && !s.Paused && !atLimit:
+	case s.Due > 0 && s.Workers == 0:
+		signs = append(signs, SignWorkersGone)
+	case s.Due > 0 && s.Waiting == 0 && s.Leased > 0 && !s.Paused && !atLimit:
 		signs = append(signs, SignNoRoom)
 	case s.Due > 0 && s.Lateness > lateAfter && !s.Paused && !atLimit:
 		signs = append(signs, SignLate)

@@ -24,11 +24,13 @@ func TestSigns_SayWhyTasksWait(t *testing.T) {
 		"nothing due, no worker":    {stats: sluice.Stats{Scheduled: 5}},
 		"no worker":                 {stats: sluice.Stats{Due: 5, Lateness: time.Hour}, want: []Sign{SignNoWorker}},
 		"no worker, paused":         {stats: sluice.Stats{Due: 5, Paused: true}, want: []Sign{SignNoWorker, SignPaused}},
-		"no room":                   {stats: sluice.Stats{Due: 5, Workers: 1, Lateness: time.Hour}, want: []Sign{SignNoRoom}},
+		"those that ran are gone":   {stats: sluice.Stats{Due: 5, WorkerSeen: time.Unix(1, 0)}, want: []Sign{SignWorkersGone}},
+		"all leases have ended":     {stats: sluice.Stats{Due: 5, Workers: 1, Lateness: time.Hour}, want: []Sign{SignLate}},
+		"no room":                   {stats: sluice.Stats{Due: 5, Leased: 5, Workers: 1, Lateness: time.Hour}, want: []Sign{SignNoRoom}},
 		"late, though one has room": {stats: sluice.Stats{Due: 5, Workers: 2, Waiting: 1, Lateness: time.Hour}, want: []Sign{SignLate}},
 		"paused":                    {stats: sluice.Stats{Due: 5, Workers: 1, Paused: true, Lateness: time.Hour}, want: []Sign{SignPaused}},
 		"at its limit":              {stats: sluice.Stats{Due: 5, Workers: 1, Leased: 2, Limits: full, Lateness: time.Hour}, want: []Sign{SignAtLimit}},
-		"stuck":                     {stats: sluice.Stats{Due: 5, Workers: 1}, stuck: 1, want: []Sign{SignStuck, SignNoRoom}},
+		"stuck":                     {stats: sluice.Stats{Due: 5, Leased: 1, Workers: 1}, stuck: 1, want: []Sign{SignStuck, SignNoRoom}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -277,7 +277,7 @@ func (p *page) tabs(s *series, stats sluice.Stats, l listing) []tab {
 		t := tab{
 			State: states[i], Title: figure.title, Count: figure.n, Selected: l.State == states[i],
 			Change: newChange(points, figure.of), Chart: newChart(figure.title, hour, now, figure.of),
-			URL: p.queueURL(s.name) + listing{State: states[i], N: l.N}.Query(),
+			URL: p.queueURL(s.name) + listing{State: states[i], filter: l.filter, N: l.N}.Query(),
 		}
 		t.Note = note(t, stats, now)
 		tabs = append(tabs, t)

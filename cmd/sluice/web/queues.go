@@ -27,7 +27,8 @@ type queuesData struct {
 	Incomplete bool // not all keys were looked at
 	Totals     sluice.Stats
 	Paused     int
-	Unattended int // how many have due tasks and no worker
+	Unattended int // how many have due tasks and no worker,
+	Deserted   int // and how many of them had one within a day
 	Full       int // how many have due tasks and workers without room
 	Stuck      int // how many have stuck handlers
 	WorstURL   string
@@ -199,6 +200,9 @@ func (d *queuesData) add(row queueRow) {
 	}
 	if row.Err == "" && isUnattended(row.Stats) && row.Stats.Due > 0 {
 		d.Unattended++
+		if row.has(inspect.SignWorkersGone) {
+			d.Deserted++
+		}
 	}
 	if row.NoRoom() {
 		d.Full++

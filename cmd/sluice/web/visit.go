@@ -176,7 +176,7 @@ func explain(err error) (int, failure) {
 	case errors.Is(err, errNoPage):
 		return http.StatusNotFound, failure{What: "There is no such page"}
 	case errors.Is(err, sluice.ErrNotFound):
-		return http.StatusNotFound, failure{"There is no such task", detail, "It may have been finished meanwhile: a task that is done leaves nothing behind, unless the queue remembers it (WithRetention)."}
+		return http.StatusNotFound, failure{"There is no such task", "", "It was finished, cancelled or dropped meanwhile, or never had this ID. One that is finished leaves nothing behind, unless the queue remembers it (WithRetention)."}
 	case errors.Is(err, errReadOnly), errors.Is(err, errForeign), errors.Is(err, errExpired):
 		return http.StatusForbidden, failure{"Nothing was changed", detail, ""}
 	case errors.Is(err, sluice.ErrInvalid), errors.Is(err, errForm):

@@ -116,9 +116,18 @@ func TestQueue_ShowsWorkersThatAreGone(t *testing.T) {
 	got.has(t, "Gone in the last hour", "mailer-&lt;1&gt;", ">3 of 4<", `href="/queues/orders/tasks/a0000"`, "and 2 more", "which is gone</span>", "No worker lives")
 	s.later()
 	require.Equal(t, 1, strings.Count(s.get("/queues/orders").body, `data-key="gone `), "it is missed once")
+	for _, tab := range []string{"due", "leased", "scheduled", "dead"} { // the filter stays where it fits
+		s.get("/queues/orders?state=due&prefix=a000&worker=mailer").has(t, `href="/queues/orders?prefix=a000&amp;state=`+tab+"&amp;worker=mailer")
+	}
 	says(t, rdb, "orders", map[string]any{"label": "mailer-<1>", "running": 3})
 	s.later()
 	s.get("/queues/orders").lacks(t, "Gone in the last hour")
+	newQueue(t, rdb, "mails")
+	says(t, rdb, "mails", map[string]any{"id": "B&BBBBBB"})
+	s.get("/queues/mails")
+	require.NoError(t, rdb.Del(t.Context(), "{Queue:mails}:workers").Err())
+	s.later()
+	s.get("/queues/mails").has(t, "none was leased to it when it was missed", `href="/queues/mails?state=due&amp;worker=B%26BBBBBB"`)
 }
 
 // TestCrews_KeepThoseThatHadMost, for an hour.
@@ -178,26 +187,33 @@ func TestTask_NamesItsLastHolder(t *testing.T) {
 func TestQueues_WorstFirst(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
-	for _, name := range []string{"a-idle", "b-dead", "c-full", "d-unattended", "e-stuck", "f-later"} {
+	for _, name := range []string{"a-idle", "b-dead", "c-full", "d-unattended", "e-stuck", "f-later", "g-deserted"} {
 		q := newQueue(t, rdb, name)
 		fill(t, q, 2, time.Hour, "later")
 		if name == "b-dead" {
 			fill(t, q, 2, 0, "a")
 			kill(t, q, 2, "broken")
 		}
-		if name == "c-full" || name == "d-unattended" {
+		if name == "c-full" || name == "d-unattended" || name == "g-deserted" {
 			fill(t, q, 2, 0, "a")
+		}
+		if name == "c-full" {
+			_, err := q.Claim(t.Context(), 1, time.Hour)
+			require.NoError(t, err)
+		}
+		if name == "g-deserted" {
+			require.NoError(t, rdb.HSet(t.Context(), "{Queue:g-deserted}:counts", "worked", time.Now().Add(-time.Minute).Unix()).Err())
 		}
 	}
 	says(t, rdb, "c-full", nil)
 	says(t, rdb, "e-stuck", map[string]any{"stuck": 2})
 	s := newSite(t, rdb, Options{})
 	got := s.get("/")
-	got.has(t, "</svg>2 stuck<", "</svg>No room<", "1 queue with due tasks and no worker", "1 queue without room", "1 queue with stuck handlers")
-	require.Equal(t, []string{"e-stuck", "d-unattended", "c-full", "b-dead", "a-idle", "f-later"}, rowsOf(got))
+	got.has(t, "</svg>2 stuck<", "</svg>No room<", "2 queues with due tasks and no worker, 1 of which had one within a day", "1 queue without room", "1 queue with stuck handlers")
+	require.Equal(t, []string{"e-stuck", "g-deserted", "d-unattended", "c-full", "b-dead", "a-idle", "f-later"}, rowsOf(got))
 	got.lacks(t, "aria-sort", ">Worst first<")
 	got = s.get("/?sort=name&q=-")
-	require.Equal(t, []string{"a-idle", "b-dead", "c-full", "d-unattended", "e-stuck", "f-later"}, rowsOf(got))
+	require.Equal(t, []string{"a-idle", "b-dead", "c-full", "d-unattended", "e-stuck", "f-later", "g-deserted"}, rowsOf(got))
 	got.has(t, `href="/?q=-&amp;sort=worst">Worst first<`)
 }
 
