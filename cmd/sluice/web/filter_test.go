@@ -61,7 +61,8 @@ func TestFilter_MeansTasks(t *testing.T) {
 	for _, bad := range []string{"since=yesterday", "until=-5m"} {
 		got := s.get("/queues/orders?state=leased&" + bad)
 		require.Equal(t, http.StatusBadRequest, got.StatusCode)
-		got.has(t, "how long ago")
+		got.has(t, "how long ago", ">More filters…<", `value="`+strings.SplitAfter(bad, "=")[1]+`"`) // to be mended where it was written
+		got.lacks(t, "all that match…", "No task is meant")
 	}
 	got := s.post("/queues/orders", "do", "cancel", "state", "leased", "group", "g1")
 	got.has(t, "Cancel 1 leased task?", "Only: Group is <b><bdi>g1</bdi></b>")

@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net/http"
 	"net/url"
@@ -36,6 +37,7 @@ type queueData struct {
 	List      listing
 	GoesOn    bool   // a change of all letters goes on where List begins
 	NotFound  string // the ID that was searched for
+	Wrong     string // what cannot be asked for
 	ShowTasks bool
 	Reasons   reasons // of the dead letters, if they are listed
 	queueList
@@ -185,6 +187,7 @@ func (p *page) showQueue(v *visit) error {
 	if err != nil {
 		return err
 	}
+	status := http.StatusOK
 	data := queueData{
 		Name: s.name, Stats: stats, List: newListing(v.r.URL.Query()), ShowTasks: !v.isLive(),
 		NotFound: v.r.URL.Query().Get("id"),
@@ -199,6 +202,9 @@ func (p *page) showQueue(v *visit) error {
 		data.queueList, err = p.lists.get(v.ctx, lookKey{s.name, data.List.Query()}, func(ctx context.Context) (queueList, error) {
 			return p.list(ctx, s, data.List)
 		})
+		if errors.Is(err, sluice.ErrInvalid) { // a time in the filter
+			data.Wrong, status, err = why(err), http.StatusBadRequest, nil
+		}
 		if err != nil {
 			return err
 		}
@@ -206,7 +212,7 @@ func (p *page) showQueue(v *visit) error {
 			data.Reasons = s.whyDead(v.ctx, data.List)
 		}
 	}
-	return v.render(http.StatusOK, "queue", shown(s.name), "queues", data)
+	return v.render(status, "queue", shown(s.name), "queues", data)
 }
 
 // find returns the ID of the task that a visitor means: as written, or copied from a page; empty if

@@ -169,9 +169,12 @@ func (v *visit) fail(err error) {
 	}
 }
 
+// why is what an error says.
+func why(err error) string { return shown(strings.TrimPrefix(err.Error(), "sluice: ")) }
+
 // explain says what an error means to a visitor.
 func explain(err error) (int, failure) {
-	detail := shown(strings.TrimPrefix(err.Error(), "sluice: "))
+	detail := why(err)
 	switch {
 	case errors.Is(err, errNoPage):
 		return http.StatusNotFound, failure{What: "There is no such page"}
