@@ -161,7 +161,7 @@ func inOrder(states []sluice.State) []sluice.State {
 // that of the leased ones, which change their places as leases are extended. It keeps 128 bits of each,
 // and not the ID.
 type met struct {
-	known  map[[2]uint64]struct{}
+	known  map[uint64]uint64 // half of the bits by the other half
 	seeds  [2]maphash.Seed
 	states []sluice.State
 	began  time.Time
@@ -169,7 +169,7 @@ type met struct {
 
 // newMet returns what knows tasks of these states, whose lists are read from now on.
 func newMet(states []sluice.State, now time.Time) *met {
-	return &met{known: map[[2]uint64]struct{}{}, seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}, states: states, began: now}
+	return &met{known: map[uint64]uint64{}, seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}, states: states, began: now}
 }
 
 // isNew reports whether a task was not met before, and notes it.
@@ -177,12 +177,12 @@ func (m *met) isNew(t sluice.TaskInfo) bool {
 	if len(m.states) == 1 && t.State != sluice.StateLeased {
 		return true
 	}
-	id := [2]uint64{maphash.String(m.seeds[0], t.ID), maphash.String(m.seeds[1], t.ID)}
-	if _, isKnown := m.known[id]; isKnown {
+	half, other := maphash.String(m.seeds[0], t.ID), maphash.String(m.seeds[1], t.ID)
+	if known, ok := m.known[half]; ok && known == other {
 		return false
 	}
 	if t.State == sluice.StateLeased || t.State == sluice.StateWaiting || t.State == sluice.StateScheduled && t.Due.Before(m.began.Add(mostRead)) {
-		m.known[id] = struct{}{}
+		m.known[half] = other
 	}
 	return true
 }
