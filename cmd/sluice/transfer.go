@@ -183,8 +183,8 @@ changes meanwhile: pause it first, and its leased tasks end. The lines hold payl
 				if s == sluice.StateDone {
 					return usagef("export is not for tasks that are done: their payloads are gone")
 				}
-				if o.filter.Worker != "" || o.filter.newest && s == sluice.StateWaiting {
-					return o.filter.check(s)
+				if err := o.filter.check(s); err != nil {
+					return err
 				}
 			}
 			if err := o.filter.readTimes(func() time.Time { return a.now(ctx) }); err != nil {

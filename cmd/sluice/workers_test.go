@@ -92,6 +92,11 @@ func TestGet_SaysWhoHadATaskUntilItsLeaseEnded(t *testing.T) {
 	var j tasksJSON
 	s.json(exitOK, &j, "ls", "orders", "--state", "due", "--worker", "pod7")
 	require.Len(t, j.Tasks, 1)
+	exported := s.ok("export", "orders", "--state", "due,leased", "--worker", "pod7")
+	require.Equal(t, 1, strings.Count(exported, "\n"), exported)
+	require.Contains(t, exported, `"id":"a"`)
+	require.Equal(t, exitUsage, s.run("export", "orders", "--worker", "pod7").code, "others have none")
+	require.Equal(t, exitUsage, s.run("export", "orders", "--state", "due,dead", "--worker", "pod7").code)
 }
 
 // TestWorkers_WithoutAQueue says that there is none.
