@@ -188,9 +188,8 @@ func (l *loop) deal(x *exchange) {
 		return
 	}
 	if q.place >= 0 {
-		l.dealt = max(l.dealt, q.turn)
+		l.dealt, l.last = max(l.dealt, q.turn), q
 	}
-	l.last = q
 	a, elapsed := &q.account, x.sent.Sub(l.opened)
 	beyond := a.beyond(elapsed)
 	a.advance += beyond

@@ -149,7 +149,6 @@ func (l *loop) lapse(now time.Time) {
 			l.reserve(x.queue, -x.reserved)
 			x.reserved = 0
 			x.queue.overdue++
-			x.queue.wasAway = true
 		}
 	}
 }

@@ -59,6 +59,7 @@ func (l *loop) consider(q *queue) {
 		q.wasAway = true
 		l.list(q, shut)
 	case q.demand.claimWanted: // until an exchange is answered, or a handler returns
+		q.wasAway = q.wasAway || q.overdue > 0
 	case q.underWay == 0 && q.waiting == nil:
 		l.list(q, idle)
 	}

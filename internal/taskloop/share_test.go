@@ -309,11 +309,14 @@ func TestShare_AFarServerHoldsBackNoNearOne(t *testing.T) {
 // TestShare_WhatOneHadAloneItDoesNotOwe: it had all runners while no other queue had work, or could
 // be asked. From then on each has its share, and none is kept waiting to make up for it.
 func TestShare_WhatOneHadAloneItDoesNotOwe(t *testing.T) {
-	for name, others := range map[string]func(*fakeQueue, time.Duration){
-		"had no work": func(q *fakeQueue, late time.Duration) {
+	for name, test := range map[string]struct {
+		takes time.Duration
+		begin func(q *fakeQueue, late time.Duration)
+	}{
+		"had no work": {time.Second, func(q *fakeQueue, late time.Duration) {
 			time.AfterFunc(late, func() { q.add(numbered(5_000)...) })
-		},
-		"had not answered": func(q *fakeQueue, late time.Duration) {
+		}},
+		"had not answered": {time.Second, func(q *fakeQueue, late time.Duration) {
 			q.add(numbered(5_000)...)
 			q.onExchange = func(n int) (f fault) {
 				if n == 1 {
@@ -321,21 +324,32 @@ func TestShare_WhatOneHadAloneItDoesNotOwe(t *testing.T) {
 				}
 				return f
 			}
-		},
+		}},
+		// It is tried again each second.
+		"had a server that was out": {10 * time.Second, func(q *fakeQueue, late time.Duration) {
+			q.add(numbered(5_000)...)
+			until := time.Now().Add(late)
+			q.onExchange = func(int) (f fault) {
+				if time.Now().Before(until) {
+					f = unconnected
+				}
+				return f
+			}
+		}},
 	} {
-		for _, late := range []time.Duration{950 * time.Millisecond, 4450 * time.Millisecond} {
+		for _, late := range []time.Duration{test.takes * 85 / 100, test.takes * 485 / 100} { // what it still runs then, it owes
 			t.Run(fmt.Sprint("the others ", name, " for ", late), func(t *testing.T) {
 				inBubble(t, func(t *testing.T) {
-					m := newTeam(10, always(time.Second), 1, 10, 9)
+					m := newTeam(10, always(test.takes), 1, 10, 9)
 					m.fill(0, 1_000)
-					others(m.workers[1].queue, late)
-					others(m.workers[2].queue, late)
+					test.begin(m.workers[1].queue, late)
+					test.begin(m.workers[2].queue, late)
 					m.run(t)
-					time.Sleep(late + 600*time.Millisecond)
+					time.Sleep(late + test.takes*6/10)
 					before := m.done()
-					require.GreaterOrEqual(t, before[0], int(10*late/time.Second), "it had all")
+					require.GreaterOrEqual(t, before[0], int(10*late/test.takes), "it had all")
 					for range 4 {
-						time.Sleep(10 * time.Second)
+						time.Sleep(10 * test.takes)
 						now := m.done()
 						for i, share := range []float64{5, 50, 45} {
 							require.InDelta(t, share, now[i]-before[i], 2+share/5, "%v %v", before, now)
