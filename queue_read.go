@@ -27,7 +27,7 @@ import (
 //
 // What the library has not written is left out, except of the dead letters, as is a version that
 // waits behind a lease that has run out: the next Claim puts it where it belongs. Until then Stats
-// counts it as due, and All returns it among the due ones, with its own Due.
+// counts it as due, and All returns it among the due ones, with its own Due, where the lease ended.
 //
 // Opts say which payloads are read. More than 250, or a megabyte of what is read, take several
 // steps, and of the scheduled ones each thousand leased ones that are due between them are a step.

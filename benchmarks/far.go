@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// far returns the scenarios of one name on a server that is 20 ms away: 64 goroutines of one
-// process, and of two.
+// far returns the scenarios on a server that is not on this machine: one name 20 ms away, with 64
+// goroutines of one process and of two; and a worker 1 ms away, as between two zones of a cloud.
 func far() []scenario {
 	one, pair := hot(1), procs()
 	one.name, pair.name = "far-20", "far-pair-20"
@@ -21,7 +21,11 @@ func far() []scenario {
 		all[i].about += ", 20 ms of round trip"
 		all[i].entries, all[i].roundTrip = enter(sluiceName, "rueidislock"), 20*time.Millisecond
 	}
-	return all
+	zones := work(64, 200_000)
+	zones.name, zones.about = "work-64-1ms", zones.about+", 1 ms of round trip"
+	zones.headline += ", with the server 1 ms away"
+	zones.entries, zones.roundTrip = enterQueues(sluiceName, asynqName, bullName), time.Millisecond
+	return append(all, zones)
 }
 
 // away returns the address of a proxy through which addr is a round trip away. stop ends it.

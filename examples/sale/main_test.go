@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -144,6 +145,40 @@ func TestSale_RefillsAnEmptyRedis(t *testing.T) {
 		r.RequireStock("orders", item, 2, 2, 0)
 	}
 	require.ErrorIs(t, shop.Pay(ctx, "early"), errNoOrder)
+}
+
+// TestShop_OpenSaysWhatTheRowSays: an order is opened once and cancelled once its time is over, and
+// what has been paid or cancelled stays so.
+func TestShop_OpenSaysWhatTheRowSays(t *testing.T) {
+	db, err := OpenDB(t.Context(), "sqlite", filepath.Join(t.TempDir(), "shop.db"))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close()) }()
+	soon, late := &Shop{DB: db}, &Shop{DB: db, PayIn: time.Hour}
+	open := func(s *Shop, number, buyer string) Row {
+		t.Helper()
+		row, err := s.Open(t.Context(), number, buyer)
+		require.NoError(t, err)
+		return row
+	}
+	for range 2 {
+		require.InDelta(t, time.Hour, open(late, "1", "ann").Left, float64(time.Minute))
+	}
+	require.NoError(t, late.Pay(t.Context(), "ann"))
+	require.Equal(t, Row{Paid: true}, open(soon, "1", "ann"))
+	_, err = late.Open(t.Context(), "2", "ann")
+	require.ErrorIs(t, err, sql.ErrNoRows, "ann has an order that counts")
+
+	open(soon, "2", "cid")
+	require.NoError(t, soon.Pay(t.Context(), "cid"))
+	require.Equal(t, Row{Paid: true}, open(soon, "2", "cid"), "its time is over, and it was paid before")
+
+	require.Positive(t, open(soon, "3", "bob").Left, "its row says unpaid: not to be discarded yet")
+	require.Equal(t, Row{}, open(late, "3", "bob"), "the time that it was opened with is over")
+	require.ErrorIs(t, late.Pay(t.Context(), "bob"), errNoOrder)
+	require.Positive(t, open(late, "4", "bob").Left, "the cancelled one does not count")
+	_, err = db.ExecContext(t.Context(), "UPDATE orders SET state = 'cancelled' WHERE number = '4'")
+	require.NoError(t, err)
+	require.Equal(t, Row{}, open(late, "4", "bob"), "cancelled by hand, before its time was over")
 }
 
 // TestSale_OverHTTP has the statuses of the shop's web server.

@@ -62,31 +62,44 @@ func (s *Shop) Pay(ctx context.Context, buyer string) error {
 
 // Order is the whole life of an order. It may run again after each of its steps.
 func (s *Shop) Order(ctx context.Context, e sluice.Entry) error {
-	number, now := string(e.Payload), time.Now()
-	if _, err := s.DB.ExecContext(ctx, `INSERT INTO orders VALUES ($1, $2, 'unpaid', $3) ON CONFLICT DO NOTHING`,
-		number, e.ID, now.Add(s.PayIn).UnixMilli()); err != nil {
+	switch order, err := s.Open(ctx, string(e.Payload), e.ID); {
+	case errors.Is(err, sql.ErrNoRows):
+		return sluice.Discard(errHasOne) // from before Redis came back empty; the phone can be bought again
+	case err != nil:
 		return err // tried again: the phone stays held
+	case order.Paid:
+		return nil // the phone is sold
+	case order.Left > 0:
+		return sluice.Again(order.Left) // looks again when the time to pay is over; held until then
 	}
-	if _, err := s.DB.ExecContext(ctx, "UPDATE orders SET state = 'cancelled' WHERE number = $1 AND state = 'unpaid' AND pay_by <= $2",
-		number, now.UnixMilli()); err != nil {
-		return err
-	}
+	return sluice.Discard(errUnpaid) // cancelled: it can be bought again
+}
+
+// Row is what an order's row says.
+type Row struct {
+	Paid bool
+	Left time.Duration // to pay; 0 if the order is cancelled
+}
+
+// open writes an order's row if there is none, or cancels it if its time to pay is over. A buyer who
+// has another order that counts gets no row.
+const open = `
+INSERT INTO orders (number, buyer, state, pay_by)
+SELECT $1, $2, 'unpaid', CAST($3 AS BIGINT) WHERE NOT EXISTS (SELECT 1 FROM orders WHERE buyer = $2 AND number <> $1 AND state <> 'cancelled')
+ON CONFLICT (number) DO UPDATE SET state = CASE WHEN orders.state = 'unpaid' AND orders.pay_by <= $4 THEN 'cancelled' ELSE orders.state END
+RETURNING state, pay_by`
+
+// Open opens, cancels and reads an order's row, in one statement.
+func (s *Shop) Open(ctx context.Context, number, buyer string) (Row, error) {
 	var state string
 	var payBy int64
-	err := s.DB.QueryRowContext(ctx, "SELECT state, pay_by FROM orders WHERE number = $1", number).Scan(&state, &payBy)
-	if errors.Is(err, sql.ErrNoRows) {
-		return sluice.Discard(errHasOne) // from before Redis came back empty; the phone can be bought again
+	now := time.Now()
+	err := s.DB.QueryRowContext(ctx, open, number, buyer, now.Add(s.PayIn).UnixMilli(), now.UnixMilli()).Scan(&state, &payBy)
+	row := Row{Paid: state == "paid"}
+	if state == "unpaid" {
+		row.Left = max(time.UnixMilli(payBy).Sub(now), time.Millisecond)
 	}
-	if err != nil {
-		return err
-	}
-	switch state {
-	case "paid":
-		return nil // the phone is sold
-	case "cancelled":
-		return sluice.Discard(errUnpaid) // it can be bought again
-	}
-	return sluice.Again(time.Until(time.UnixMilli(payBy)))
+	return row, err
 }
 
 // Refill fills a Redis that came back empty, while the shop is closed: there are no purchases, no

@@ -37,6 +37,9 @@ func (c *client) list(ctx context.Context, rng *rand.Rand, name string, q *sluic
 				c.endBy(ctx, rec, resultOf(err))
 				return
 			}
+			if state == sluice.StateDue && t.Attempt == 0 {
+				continue // it may wait behind a lease that has run out, and stands where that did
+			}
 			if !isBehind(t) {
 				c.end(rec, outOfOrder)
 				return
