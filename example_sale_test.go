@@ -31,7 +31,7 @@ func (o *shopOrders) Open(_ context.Context, number, buyer string, payIn time.Du
 	defer o.mu.Unlock()
 	row, ok := o.rows[number]
 	if !ok {
-		row = shopOrder{Buyer: buyer, Paid: buyer == "phone:ann", Until: time.Now().Add(payIn)}
+		row = shopOrder{Buyer: buyer, Paid: buyer == "ann", Until: time.Now().Add(payIn)}
 		o.rows[number] = row
 	}
 	row.Left = time.Until(row.Until)
@@ -57,7 +57,7 @@ func Example_sale() {
 	for _, buyer := range []string{"ann", "bob", "ann", "cid"} {
 		// OutcomeAdded, OutcomeKept (this buyer has one), OutcomeDone or OutcomeSoldOut. After ErrUnknown: again, with the same ID.
 		outcome, err := queue.Enqueue(ctx, sluice.Task{
-			ID: "phone:" + buyer, Duplicates: sluice.DuplicatesOnce, // one a buyer
+			ID: buyer, Duplicates: sluice.DuplicatesOnce, // one a buyer
 			Kind: "order", Payload: []byte(sluice.NewID()), // the order's number
 			Take: sluice.Take{Item: "phone"}, // a unit, in the same step
 		})

@@ -401,10 +401,11 @@ func (h *workerHandler) Decide(ctx context.Context, t store.Task, err error) (d 
 	case again && h.isOfUnknownKind(err):
 		return store.Disposition{Action: store.Again, Delay: delay}
 	case again:
+		level := slog.LevelInfo
 		if _, isAll := err.(*againError); isAll { //nolint:errorlint // else the error says more
-			about = about[:2]
+			about, level = about[:2], slog.LevelDebug // to wait is a task's usual life: a sale has a line for each order
 		}
-		h.log.Info("sluice: task is due again", append(about, slog.Duration("due_in", delay))...)
+		h.log.Log(ctx, level, "sluice: task is due again", append(about, slog.Duration("due_in", delay))...)
 		return store.Disposition{Action: store.Again, Delay: delay}
 	case errors.As(err, new(*discardError)) && !IsPermanent(err): // logged when it is known what becomes of the task
 		return store.Disposition{Action: store.Discard, Reason: reason}

@@ -23,7 +23,6 @@ const item = "phone"
 
 var (
 	errUnpaid  = errors.New("not paid in time")
-	errHasOne  = errors.New("this buyer has another order")
 	errNoOrder = errors.New("no such unpaid order")
 )
 
@@ -63,8 +62,6 @@ func (s *Shop) Pay(ctx context.Context, buyer string) error {
 // Order is the whole life of an order. It may run again after each of its steps.
 func (s *Shop) Order(ctx context.Context, e sluice.Entry) error {
 	switch order, err := s.Open(ctx, string(e.Payload), e.ID); {
-	case errors.Is(err, sql.ErrNoRows):
-		return sluice.Discard(errHasOne) // from before Redis came back empty; the phone can be bought again
 	case err != nil:
 		return err // tried again: the phone stays held
 	case order.Paid:
@@ -81,11 +78,11 @@ type Row struct {
 	Left time.Duration // to pay; 0 if the order is cancelled
 }
 
-// open writes an order's row if there is none, or cancels it if its time to pay is over. A buyer who
-// has another order that counts gets no row.
+// open writes an order's row if there is none, or cancels it if its time to pay is over. If the buyer
+// has an order that counts, from before Redis lost some, that row decides for this one, too.
 const open = `
 INSERT INTO orders (number, buyer, state, pay_by)
-SELECT $1, $2, 'unpaid', CAST($3 AS BIGINT) WHERE NOT EXISTS (SELECT 1 FROM orders WHERE buyer = $2 AND number <> $1 AND state <> 'cancelled')
+VALUES (COALESCE((SELECT number FROM orders WHERE buyer = $2 AND state <> 'cancelled'), $1), $2, 'unpaid', $3)
 ON CONFLICT (number) DO UPDATE SET state = CASE WHEN orders.state = 'unpaid' AND orders.pay_by <= $4 THEN 'cancelled' ELSE orders.state END
 RETURNING state, pay_by`
 
@@ -103,32 +100,28 @@ func (s *Shop) Open(ctx context.Context, number, buyer string) (Row, error) {
 }
 
 // Refill fills a Redis that came back empty, while the shop is closed: there are no purchases, no
-// payments, and no worker. It enqueues the orders that are open, and the stock is what is not paid.
+// payments, and no worker. It enqueues the orders that count. The paid ones are done at once.
 func (s *Shop) Refill(ctx context.Context, total int64) error {
-	rows, err := s.DB.QueryContext(ctx, "SELECT number, buyer FROM orders WHERE state = 'unpaid'")
+	rows, err := s.DB.QueryContext(ctx, "SELECT number, buyer FROM orders WHERE state <> 'cancelled'")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = rows.Close() }()
-	var open []sluice.Task
+	var orders []sluice.Task
 	for rows.Next() {
 		var number, buyer string
 		if err := rows.Scan(&number, &buyer); err != nil {
 			return err
 		}
-		open = append(open, s.order(buyer, number, true))
+		orders = append(orders, s.order(buyer, number, true))
 	}
 	if err := rows.Err(); err != nil {
 		return err
 	}
-	if _, err := s.Queue.EnqueueBatch(ctx, open); err != nil {
+	if _, err := s.Queue.EnqueueBatch(ctx, orders); err != nil {
 		return err
 	}
-	paid, err := s.Paid(ctx)
-	if err != nil {
-		return err
-	}
-	return s.Queue.SetStock(ctx, item, total-paid)
+	return s.Queue.SetStock(ctx, item, total)
 }
 
 // Paid returns how many phones are paid.
