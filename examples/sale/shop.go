@@ -23,7 +23,7 @@ const item = "phone"
 
 var (
 	errUnpaid  = errors.New("not paid in time")
-	errNoOrder = errors.New("no such unpaid order")
+	errNoOrder = errors.New("no order to be paid")
 )
 
 // Shop is what each process of the shop has.
@@ -46,9 +46,9 @@ func (s *Shop) order(buyer, number string, restore bool) sluice.Task {
 	}
 }
 
-// Pay pays a buyer's order, unless its time is over, and has the task look at it.
+// Pay pays a buyer's order, unless it is cancelled, and has the task look at it. It may be repeated.
 func (s *Shop) Pay(ctx context.Context, buyer string) error {
-	changed, err := s.DB.ExecContext(ctx, "UPDATE orders SET state = 'paid' WHERE buyer = $1 AND state = 'unpaid'", buyer)
+	changed, err := s.DB.ExecContext(ctx, "UPDATE orders SET state = 'paid' WHERE buyer = $1 AND state <> 'cancelled'", buyer)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,100 @@
+package sluicesql_test
+
+import (
+	"database/sql"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/sqltest"
+)
+
+// TestStockPage_ItsStatementsKeepAnOrder: the SQL of docs/stock.md does what the page says of it.
+func TestStockPage_ItsStatementsKeepAnOrder(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../docs/stock.md")
+	require.NoError(t, err)
+	var blocks [][]string
+	for _, found := range regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(string(page), -1) {
+		text := regexp.MustCompile(`(?m)^\s*--.*$`).ReplaceAllString(found[1], "")
+		blocks = append(blocks, strings.Split(strings.TrimSuffix(strings.TrimSpace(text), ";"), ";"))
+	}
+	require.Len(t, blocks, 2)
+	standard, mysql := blocks[0], blocks[1]
+	require.Len(t, standard, 4)
+	require.Len(t, mysql, 4)
+
+	// open is a call of the page's Open, until when the order may be paid and now are in seconds.
+	type open func(db *sql.DB, number, buyer string, payBy, now int) (state string, err error)
+	both := func(db *sql.DB, number, buyer string, payBy, now int) (state string, err error) {
+		return state, db.QueryRowContext(t.Context(), standard[2], number, buyer, payBy, now).Scan(&state, new(int))
+	}
+	two := func(db *sql.DB, number, buyer string, payBy, now int) (state string, err error) {
+		if _, err := db.ExecContext(t.Context(), mysql[1], number, buyer, payBy, now); err != nil {
+			return "", err
+		}
+		return state, db.QueryRowContext(t.Context(), mysql[2], buyer, number).Scan(&state, new(int))
+	}
+	for name, on := range map[string]struct {
+		start  func(t *testing.T) (driver, source string)
+		schema []string
+		open   open
+		pay    string
+	}{
+		"sqlite": {func(t *testing.T) (string, string) { return "sqlite", filepath.Join(t.TempDir(), "shop.db") }, standard[:2], both, standard[3]},
+		"postgres": {func(t *testing.T) (string, string) {
+			s := sqltest.Start(t, sqltest.Postgres)
+			return s.Driver, s.DSN
+		}, standard[:2], both, standard[3]},
+		"mariadb": {func(t *testing.T) (string, string) {
+			s := sqltest.Start(t, sqltest.MariaDB)
+			return s.Driver, s.DSN + "?clientFoundRows=true"
+		}, mysql[:1], two, mysql[3]},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, err := sql.Open(on.start(t))
+			require.NoError(t, err)
+			defer func() { require.NoError(t, db.Close()) }()
+			for _, statement := range on.schema {
+				_, err := db.ExecContext(t.Context(), statement)
+				require.NoError(t, err, statement)
+			}
+			opened := func(want, number, buyer string, payBy, now int) {
+				t.Helper()
+				state, err := on.open(db, number, buyer, payBy, now)
+				require.NoError(t, err)
+				require.Equal(t, want, state)
+			}
+			paid := func(want int64, buyer string) {
+				t.Helper()
+				result, err := db.ExecContext(t.Context(), on.pay, buyer)
+				require.NoError(t, err)
+				n, err := result.RowsAffected()
+				require.NoError(t, err)
+				require.Equal(t, want, n)
+			}
+			paid(0, "ann")
+			opened("unpaid", "1", "ann", 100, 0)
+			opened("unpaid", "1", "ann", 199, 99)
+			paid(1, "ann")
+			paid(1, "ann")
+			opened("paid", "1", "ann", 300, 200)
+			opened("paid", "2", "ann", 400, 300) // Redis has lost the first one's task
+
+			opened("unpaid", "3", "bob", 100, 0)
+			opened("cancelled", "3", "bob", 200, 100)
+			paid(0, "bob")
+			opened("cancelled", "3", "bob", 300, 150)
+			opened("unpaid", "4", "bob", 300, 200)
+			opened("cancelled", "5", "bob", 500, 400) // it decides for the fifth, too, and its time is over
+
+			_, err = db.ExecContext(t.Context(), "INSERT INTO orders (number, buyer, state, pay_by) VALUES ('6', 'ann', 'unpaid', 1)")
+			require.Error(t, err, "one a buyer")
+		})
+	}
+}
