@@ -198,6 +198,14 @@ func TestSale_AFailoverThatLosesAnEnqueueSellsNoMore(t *testing.T) {
 	paid, err := shop.Paid(ctx)
 	require.NoError(t, err)
 	require.EqualValues(t, 2, paid, "of two phones")
+
+	require.NoError(t, r.Client().FlushAll(ctx).Err()) // a failover loses what Bob has paid for, and he does not come again
+	require.NoError(t, shop.Queue.SetStock(ctx, item, 2))
+	for range 2 {
+		require.NoError(t, shop.Refill(ctx, 2)) // each minute, while the shop is open
+		sold(2)
+	}
+	buy("cid", sluice.OutcomeSoldOut)
 }
 
 // TestShop_OpenSaysWhatTheRowSays: an order is opened once and cancelled once its time is over, and
