@@ -17,7 +17,7 @@ import (
 // Enqueue enqueues a task, perhaps as a part of a group. The payload is copied: the caller may use
 // it again when its context has ended, while the call is still under way.
 func (q *Queue) Enqueue(ctx context.Context, d store.Draft) (outcome int, err error) {
-	known, mark := q.soldOut.knows(d.ID, d.Take)
+	known, question := q.soldOut.knows(d.ID, d.Take)
 	if known {
 		return store.SoldOut, nil
 	}
@@ -33,7 +33,7 @@ func (q *Queue) Enqueue(ctx context.Context, d store.Draft) (outcome int, err er
 		}
 	}
 	if d.Take.Units > 0 {
-		q.soldOut.learn(d.ID, d.Take, mark, outcome, err)
+		q.soldOut.learn(d.ID, d.Take, question, outcome, err)
 	}
 	if refused := refusals[outcome]; refused != nil {
 		return 0, refused
@@ -93,7 +93,7 @@ func EnqueueBatch[O ~int](ctx context.Context, q *Queue, n int, task func(i int)
 		if errors.Is(err, redisexec.ErrUnknown) {
 			for i := range size {
 				if t := task(len(done) + i); t.Take.Units > 0 {
-					q.soldOut.learn(t.ID, t.Take, 0, 0, err)
+					q.soldOut.learn(t.ID, t.Take, question{}, 0, err)
 				}
 			}
 		}

@@ -66,41 +66,49 @@ type soldOut struct {
 
 // refusal is what the server has said of an item.
 type refusal struct {
-	units int       // which were more than what was left
+	units int       // which were more than what was left; 0 if it has sold some
+	asked time.Time // before the server has said so
 	until time.Time // then a caller asks
 	last  time.Time // then all do
 }
 
+// question is what learn needs to know of one that the server was asked.
+type question struct {
+	asked     time.Time
+	forgotten int // of soldOut
+}
+
 // knows reports whether a take is known to be in vain. If it is not, the caller is to ask the
-// server, and to have learn know the answer, with the mark.
-func (s *soldOut) knows(id string, take store.Take) (known bool, mark int) {
+// server, and to have learn know the answer.
+func (s *soldOut) knows(id string, take store.Take) (known bool, q question) {
 	if take.Units == 0 || take.Restore {
-		return false, 0
+		return false, question{}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r, ok := s.items[take.Item]
-	if !ok || take.Units < r.units {
-		return false, s.forgotten
+	r, now := s.items[take.Item], time.Now()
+	q = question{now, s.forgotten}
+	if r.units == 0 || take.Units < r.units {
+		return false, q
 	}
 	if _, unsure := s.unsure[id]; unsure {
-		return false, s.forgotten
+		return false, q
 	}
-	switch now := time.Now(); {
+	switch {
 	case now.Before(r.until):
-		return true, 0
+		return true, question{}
 	case now.Before(r.last):
 		r.until = r.last // this caller asks
 		s.items[take.Item] = r
 	default:
 		delete(s.items, take.Item)
 	}
-	return false, s.forgotten
+	return false, q
 }
 
 // learn notes what the server has said of a task that takes units, or that its outcome is not
 // known.
-func (s *soldOut) learn(id string, take store.Take, mark, outcome int, err error) {
+func (s *soldOut) learn(id string, take store.Take, q question, outcome int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if errors.Is(err, redisexec.ErrUnknown) {
@@ -114,11 +122,13 @@ func (s *soldOut) learn(id string, take store.Take, mark, outcome int, err error
 	delete(s.unsure, id)
 	now, old := time.Now(), s.items[take.Item]
 	switch {
-	case outcome != store.SoldOut:
-		delete(s.items, take.Item)
-	case mark == s.forgotten && (take.Units <= old.units || !now.Before(old.last)): // an answer to one that takes more says less
+	case take.Restore || q.asked.Before(old.asked): // it says nothing of what is left, or less than is known
+	case outcome == store.Added:
 		s.items = roomIn(s.items)
-		s.items[take.Item] = refusal{take.Units, now.Add(soldOutFor), now.Add(2 * soldOutFor)}
+		s.items[take.Item] = refusal{asked: q.asked}
+	case outcome == store.SoldOut && q.forgotten == s.forgotten && (take.Units <= old.units || !now.Before(old.last)): // to one that takes more it says less
+		s.items = roomIn(s.items)
+		s.items[take.Item] = refusal{take.Units, q.asked, now.Add(soldOutFor), now.Add(2 * soldOutFor)}
 	}
 }
 

@@ -255,6 +255,7 @@ const firstOutcome, lastOutcome = 1, 10
 // applies holds nothing, or units of another item; that of OtherGroup is in no group, or in another
 // one.
 const (
+	Added      = 1
 	SoldOut    = 6
 	OtherTake  = 7
 	OtherGroup = 8

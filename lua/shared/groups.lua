@@ -39,6 +39,7 @@ local perGroup, placesIn, joins, fillGroup, enterGroup, moveInGroup, leaveGroups
 
 if KEYS[14] then
   local most
+  local spare = 250 -- how many tasks a script puts into play at most, besides the first of each group: a larger limit lets thousands in
 
   -- Returns how many tasks of a group may be in play.
   function perGroup()
@@ -114,7 +115,7 @@ if KEYS[14] then
       if score and isHere and fields[i] == holds .. '::' and (not at or micros(score) >= micros(at)) then last, at = i, score end
     end
     local count = #ids == 0 and 0 or placesIn(group)
-    while count < perGroup() and promote(group) do count = count + 1 end
+    while count < perGroup() and (count == 0 or spare > 0) and promote(group) do count, spare = count + 1, spare - 1 end
     if last and micros(firstWaiting(group) or math.huge) < micros(at) then
       redis.call('ZREM', KEYS[1], ids[last])
       redis.call('ZREM', KEYS[14], members[last])
@@ -151,8 +152,10 @@ if KEYS[14] then
     end
     if #members == 0 or redis.call('ZREM', KEYS[14], unpack(members)) == 0 then return end
     if #left > 1 and #redis.call('ZRANGEBYLEX', KEYS[14], '[~', '(\127', 'LIMIT', '0', '1') == 0 then return end -- no task of any group waits
-    for i, group in ipairs(left) do
-      if group ~= left[i - 1] then fillGroup(group) end
+    local filled = {}
+    for _, group in ipairs(left) do
+      if not filled[group] then fillGroup(group) end
+      filled[group] = true
     end
   end
 
@@ -166,7 +169,9 @@ if KEYS[14] then
       local nul = string.find(member, '\0', 1, true)
       groups[i], ids[i] = string.sub(member, 2, nul - 1), string.sub(member, nul + 1)
     end
+    local seen = 0
     for from = 1, #ids, 250 do
+      if spare <= 0 then break end
       local to = math.min(from + 249, #ids)
       local scores, fields = redis.call('ZMSCORE', KEYS[1], unpack(ids, from, to)), redis.call('HMGET', KEYS[4], unpack(ids, from, to))
       for i = from, to do
@@ -174,7 +179,8 @@ if KEYS[14] then
         if isGone then redis.call('ZREM', KEYS[14], found[i]) end
         if isGone or perGroup() > 1 and groups[i] ~= groups[i - 1] then fillGroup(groups[i]) end
       end
+      seen = to
     end
-    redis.call('HSET', KEYS[9], 'swept', #found == 1000 and found[1000] or '!')
+    redis.call('HSET', KEYS[9], 'swept', (seen < #found or seen == 1000) and found[seen] or '!')
   end
 end

@@ -31,7 +31,8 @@ func (c *checker) checkNotHeld() {
 }
 
 // checkStale checks ErrStale: the receipt was no longer valid. It is wrong if the log has the
-// task with this score the whole time.
+// task with this score the whole time. What was only seen, and not claimed, is not followed by an
+// extension: then the score that was seen is gone.
 func (t *tasksCheck) checkStale() {
 	for i := range t.records {
 		r := &t.records[i]
@@ -45,7 +46,8 @@ func (t *tasksCheck) checkStale() {
 			continue
 		}
 		since := t.moved[at.taskKey][made].after
-		used := slices.ContainsFunc(t.used[at], func(m *move) bool { return m.meets(since, r.Return) })
+		meets := func(m *move) bool { return m.meets(since, r.Return) }
+		used := slices.ContainsFunc(t.used[at], meets) || r.Delivery == 0 && slices.ContainsFunc(t.moved[at.taskKey][made+1:], meets)
 		if !used && !t.unreliable(since, r.Return) && !t.mayHaveLostItsPlace(r) {
 			t.report("%s of %s on %s by %s was stale at %v, and the log has its receipt %.6f", r.Op, r.ID, r.Name, r.Process, r.Return, r.Score)
 		}

@@ -29,6 +29,12 @@ var taskCases = map[string]checkCase{
 		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs("ZREM Queue:loop t; ZADD Queue:loop @@440 t; HSET {Queue:loop}:state t 1:@@440/@@430:").
 		recorded(record{Op: opExtend, Name: loopQueue, ID: "t", Call: 39, Return: 60, Score: newScenario().score(430), Delivery: newScenario().score(430), Result: stale}).
 		at(50).logs(gone).settled(opDequeue, "", 430, 0, done), ""},
+	"peeked behind a lease that was extended late, and stale": {newScenario().extendedTwice().
+		recorded(record{Op: opDequeue, Name: loopQueue, ID: "t", Call: 448, Return: 460, Score: newScenario().score(440), Result: stale}).
+		at(500).logs(gone).settled(opDequeue, "", 430, 0, done), ""},
+	"peeked behind a lease, and stale before that was extended": {newScenario().extendedTwice().
+		recorded(record{Op: opDequeue, Name: loopQueue, ID: "t", Call: 442, Return: 445, Score: newScenario().score(440), Result: stale}).
+		at(500).logs(gone).settled(opDequeue, "", 430, 0, done), "was stale at"},
 	"extended without a request": {newScenario().
 		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs("ZREM Queue:loop t; ZADD Queue:loop @@440 t; HSET {Queue:loop}:state t 1:@@440/@@430:").
 		at(50).logs(gone).settled(opDequeue, "", 430, 0, done), "was extended, and no client requested it"},

@@ -254,4 +254,14 @@ func (s *scenario) settledOn(queue string, kind op, version string, receipt, att
 		Score: s.score(receipt), Delivery: s.score(receipt), Result: r})
 }
 
+// extendedTwice has a claim of a lease that ends at 430, and extensions to 440 and, after that, to 900.
+func (s *scenario) extendedTwice() *scenario {
+	extends := func(call int) record {
+		return record{Op: opExtend, Name: loopQueue, ID: "t", Call: time.Duration(call), Return: time.Duration(call + 2), Score: s.score(430), Delivery: s.score(430), Result: done}
+	}
+	return s.at(10).enqueued("v", 20).claimed("v", 1, 30).
+		at(40).logs("ZREM Queue:loop t; ZADD Queue:loop @@440 t; HSET {Queue:loop}:state t 1:@@440/@@430:").recorded(extends(39)).
+		at(450).logs("ZREM Queue:loop t; ZADD Queue:loop @@900 t; HSET {Queue:loop}:state t 1:@@900/@@430:").recorded(extends(449))
+}
+
 const gone = "ZREM Queue:loop t; HDEL {Queue:loop}:tasks t; HDEL {Queue:loop}:state t"

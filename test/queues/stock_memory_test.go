@@ -155,6 +155,72 @@ func TestStock_ALateAnswerIsNotRemembered(t *testing.T) {
 	})
 }
 
+// TestStock_AnAnswerFromBeforeASaleIsNotRemembered: "sold out" was on its way for so long that units
+// which another process has added were sold meanwhile.
+func TestStock_AnAnswerFromBeforeASaleIsNotRemembered(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+		ctx := t.Context()
+		hook := &holdReply{held: make(chan struct{}), release: make(chan struct{})}
+		rdb.AddHook(hook)
+		q := systest.NewQueue(t, rdb)
+		_, err := q.Enqueue(ctx, sluice.Task{ID: "a", Take: sluice.Take{Item: "pear"}}) // so that the server knows the script
+		require.NoError(t, err)
+		hook.armed.Store(true)
+		late := make(chan sluice.Outcome, 1)
+		go func() { // ends with the release
+			outcome, _ := q.Enqueue(ctx, phone("a"))
+			late <- outcome
+		}()
+		<-hook.held
+		other, err := sluice.NewQueue(rdb, q.Name()) // as of another process
+		require.NoError(t, err)
+		require.NoError(t, other.SetStock(ctx, "phone", 100))
+		sell := func(id string) {
+			t.Helper()
+			outcome, err := q.Enqueue(ctx, phone(id))
+			require.NoError(t, err)
+			require.Equal(t, sluice.OutcomeAdded, outcome)
+		}
+		time.Sleep(time.Second)
+		sell("b")
+		close(hook.release)
+		require.Equal(t, sluice.OutcomeSoldOut, <-late)
+		sell("c")
+	})
+}
+
+// TestStock_WhoHasAUnitLeavesTheMemoryAlone: that a buyer has one says nothing of what is left.
+func TestStock_WhoHasAUnitLeavesTheMemoryAlone(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+		var count holdReply
+		rdb.AddHook(&count)
+		ctx, q := t.Context(), systest.NewQueue(t, rdb)
+		require.NoError(t, q.SetStock(ctx, "phone", 1))
+		outcome, err := q.Enqueue(ctx, phone("has one"))
+		require.NoError(t, err)
+		require.Equal(t, sluice.OutcomeAdded, outcome)
+		count.commands.Store(0)
+		var buyers sync.WaitGroup
+		for i := range 100 {
+			buyers.Go(func() {
+				for j := range 100 {
+					id := fmt.Sprintf("%d.%d", i, j)
+					if i%2 == 0 {
+						id = "has one"
+					}
+					if _, err := q.Enqueue(ctx, phone(id)); err != nil {
+						t.Error(err)
+					}
+					time.Sleep(10 * time.Millisecond)
+				}
+			})
+		}
+		buyers.Wait()
+		t.Log(count.commands.Load())
+		require.LessOrEqual(t, count.commands.Load(), int64(100+11), "the first of all, and ten a second")
+	})
+}
+
 // holdReply holds the next reply back, once it is armed, and counts commands.
 type holdReply struct {
 	commands      atomic.Int64
