@@ -102,13 +102,14 @@ type relaying struct {
 	asked  bool            // whether the database can skip rows that are locked
 	skips  bool            // it can: other relays work beside this one
 	sqlite sync.Mutex      // guards its writes, of which there is one at a time; unused elsewhere
+	places chan struct{}   // of steps
 	search time.Time       // when it looks for rows of queues that it has not
 	told   map[string]bool // of which of these
 }
 
 // start checks the fields.
 func (r *Relay) start() (*relaying, error) {
-	w := &relaying{Relay: r, poll: cmp.Or(r.Poll, defaultPoll), log: r.Logger, queues: map[string]*target{}, search: time.Now().Add(unservedEvery), told: map[string]bool{}}
+	w := &relaying{Relay: r, poll: cmp.Or(r.Poll, defaultPoll), log: r.Logger, queues: map[string]*target{}, places: make(chan struct{}, stepsAtOnce), search: time.Now().Add(unservedEvery), told: map[string]bool{}}
 	if w.log == nil {
 		w.log = slog.Default()
 	}
@@ -151,26 +152,47 @@ func (w *relaying) ask(ctx context.Context) error {
 	return nil
 }
 
-// run moves tasks until ctx ends.
+// moved is the end of the work on a queue.
+type moved struct {
+	queue *target
+	err   error // of the database
+}
+
+// run moves tasks until ctx ends. Each queue that has rows is worked on by a goroutine of its own.
 func (w *relaying) run(ctx context.Context) {
-	failing := false
+	ended, under := make(chan moved), 0
+	defer func() {
+		for ; under > 0; under-- {
+			<-ended
+		}
+	}()
+	failing, unseen := false, false // unseen: a queue that was worked on may have rows since
 	for ctx.Err() == nil {
-		moved, err := w.pass(ctx)
+		names, err := w.waiting(ctx)
+		unseen = under > 0
+		failing = failing && (err != nil || unseen || len(names) > 0)
+		for _, name := range names {
+			q := w.queues[name]
+			q.busy, under = true, under+1
+			go func() { ended <- moved{q, w.work(ctx, q)} }() // ends when the queue has no rows, or does not take them; run waits for it
+		}
+		for again := false; err == nil && !again && ctx.Err() == nil; {
+			var e moved
+			if again, e = w.pause(ctx, w.next(), ended); e.queue != nil {
+				e.queue.busy, under, err, again = false, under-1, e.err, unseen
+				failing = failing && err != nil
+			}
+		}
 		if err != nil && ctx.Err() == nil {
 			if !failing {
 				w.log.Warn("sluicesql: the database fails, its rows wait", slog.String("error", err.Error()))
 			}
 			failing = true
-			w.pause(ctx, w.poll)
-			continue
+			w.pause(ctx, w.poll, nil)
 		}
-		failing = false
 		if time.Now().After(w.search) {
 			w.search = time.Now().Add(unservedEvery)
 			w.tellUnserved(ctx)
-		}
-		if moved == 0 {
-			w.pause(ctx, w.next())
 		}
 	}
 }
@@ -191,61 +213,63 @@ func (w *relaying) tellUnserved(ctx context.Context) {
 	}
 }
 
-// next returns for how long to wait if nothing was moved.
+// next returns when to look for rows again.
 func (w *relaying) next() time.Duration {
 	next := w.poll
 	for _, q := range w.queues {
-		if !q.until.IsZero() {
+		if !q.busy && !q.until.IsZero() {
 			next = min(next, max(time.Until(q.until), leastPause))
 		}
 	}
 	return next
 }
 
-// pause waits for d, for a kick, or for ctx.
-func (w *relaying) pause(ctx context.Context, d time.Duration) {
+// pause waits for d or a kick, after which rows are to be looked for; for the end of the work on a
+// queue; or for ctx.
+func (w *relaying) pause(ctx context.Context, d time.Duration, ended <-chan moved) (look bool, e moved) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 	case <-timer.C:
+		look = true
 	case <-w.kicks():
+		look = true
+	case e = <-ended:
 	}
+	return look, e
 }
 
-// pass makes a step for each queue that has rows. It returns how many rows have gone.
-func (w *relaying) pass(ctx context.Context) (moved int, err error) {
-	if err := w.ask(ctx); err != nil {
-		return 0, err
+// work moves rows of a queue until it has none, or does not take them. Whether its Redis answers is
+// asked first: while it does not, it must not keep a transaction, nor the place of another queue.
+func (w *relaying) work(ctx context.Context, q *target) error {
+	if !w.answers(ctx, q) {
+		return nil
 	}
-	names, err := w.waiting(ctx)
-	var mu sync.Mutex // guards moved and err
-	var all sync.WaitGroup
-	places := make(chan struct{}, stepsAtOnce)
-	for _, name := range names {
-		places <- struct{}{}
-		if ctx.Err() != nil {
-			break
+	for ctx.Err() == nil {
+		w.places <- struct{}{}
+		n, err := w.step(ctx, q)
+		<-w.places
+		if err != nil || n == 0 || q.fails > 0 {
+			return err
 		}
-		all.Go(func() {
-			defer func() { <-places }()
-			n, failed := w.step(ctx, w.queues[name])
-			mu.Lock()
-			defer mu.Unlock()
-			moved, err = moved+n, errors.Join(err, failed)
-		})
+		if more, err := w.haveRows(ctx, []any{keyOf(q.Name())}); err != nil || len(more) == 0 {
+			return err
+		}
 	}
-	all.Wait()
-	return moved, err
+	return nil
 }
 
-// waiting returns the queues that have rows, and take them.
+// waiting returns the queues that have rows and take them, and are not worked on.
 func (w *relaying) waiting(ctx context.Context) (names []string, err error) {
+	if err := w.ask(ctx); err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, stepFor)
 	defer cancel()
 	var asked []any
 	for name, q := range w.queues {
-		if !time.Now().Before(q.until) {
+		if !q.busy && !time.Now().Before(q.until) {
 			asked = append(asked, name)
 		}
 	}

@@ -83,11 +83,12 @@ func TestRelay_HasOthersWaitForNoRedis(t *testing.T) {
 		o := sluicesql.Outbox{Dialect: d}
 		good, _ := newQueue(t, "mails")
 		queues := []*sluice.Queue{good}
-		for i := range 4 {
+		for i := range 40 {
 			queues = append(queues, hungQueue(t, fmt.Sprint("orders", i)))
 			enqueue(t, db, o, fmt.Sprint("orders", i), sluice.Task{ID: "a"})
 		}
-		relay(t, &sluicesql.Relay{DB: db, Outbox: o, Queues: queues, Logger: quiet})
+		r := &sluicesql.Relay{DB: db, Outbox: o, Queues: queues, Logger: quiet}
+		relay(t, r)
 		time.Sleep(300 * time.Millisecond) // it waits for them
 		for _, name := range []string{"mails", "orders1", "pears"} {
 			began := time.Now()
@@ -95,10 +96,13 @@ func TestRelay_HasOthersWaitForNoRedis(t *testing.T) {
 			require.Less(t, time.Since(began), 2*time.Second, name)
 		}
 		waitFor(t, func() bool { _, err := good.Get(t.Context(), "b"); return err == nil })
-		began := time.Now()
-		enqueue(t, db, o, "mails", sluice.Task{ID: "c"})
-		waitFor(t, func() bool { _, err := good.Get(t.Context(), "c"); return err == nil })
-		require.Less(t, time.Since(began), 4*time.Second)
+		for i := range 5 {
+			id, began := fmt.Sprint("c", i), time.Now()
+			enqueue(t, db, o, "mails", sluice.Task{ID: id})
+			r.Kick()
+			waitFor(t, func() bool { _, err := good.Get(t.Context(), id); return err == nil })
+			require.Less(t, time.Since(began), 2*time.Second, "though forty queues are asked in vain")
+		}
 	})
 }
 

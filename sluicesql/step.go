@@ -33,6 +33,8 @@ type target struct {
 	enqueued *enqueued // of the last step, as long as that is not in the database
 	fails    int
 	until    time.Time // it is left alone until then
+
+	busy bool // it is worked on. It belongs to run, as the others do while it is false
 }
 
 // enqueued are rows that were enqueued, as far as the queue took their tasks.
@@ -232,6 +234,18 @@ func (w *relaying) enqueue(ctx context.Context, q *target, rows []*written) (ref
 		}
 	}
 	return refused, err
+}
+
+// answers reports whether a queue's server answers, whatever it says.
+func (w *relaying) answers(ctx context.Context, q *target) bool {
+	ctx, cancel := context.WithTimeout(ctx, probeFor)
+	defer cancel()
+	_, err := q.Get(ctx, "sluicesql")
+	if errors.Is(err, sluice.ErrUnavailable) || errors.Is(err, sluice.ErrUnknown) || errors.Is(err, context.DeadlineExceeded) {
+		w.noteQueue(q, err)
+		return false
+	}
+	return true
 }
 
 // noteQueue notes whether a queue has taken what it was given.
