@@ -371,8 +371,8 @@ type Limits struct {
 	Burst int
 	// PerGroup is how many tasks of a Group may be in play at a time: up to 1,000. Defaults to 1.
 	// Where it is raised, more come into play as tasks of the group end or come, or when a Worker
-	// reports that it lives: each does so every 15 seconds, for a thousand tasks in play. Where it
-	// is lowered, those in play stay.
+	// reports that it lives: each does so every 15 seconds, for a thousand tasks in play. A script
+	// lets 250 in at most. Where it is lowered, those in play stay.
 	PerGroup int
 }
 
