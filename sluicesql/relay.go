@@ -166,6 +166,10 @@ func (w *relaying) run(ctx context.Context) {
 			<-ended
 		}
 	}()
+	end := func(e moved) error {
+		e.queue.busy, under = false, under-1
+		return e.err
+	}
 	failing, unseen := false, false // unseen: a queue that was worked on may have rows since
 	for ctx.Err() == nil {
 		names, err := w.waiting(ctx)
@@ -179,7 +183,7 @@ func (w *relaying) run(ctx context.Context) {
 		for again := false; err == nil && !again && ctx.Err() == nil; {
 			var e moved
 			if again, e = w.pause(ctx, w.next(), ended); e.queue != nil {
-				e.queue.busy, under, err, again = false, under-1, e.err, unseen
+				err, again = end(e), unseen
 				failing = failing && err != nil
 			}
 		}
@@ -188,7 +192,12 @@ func (w *relaying) run(ctx context.Context) {
 				w.log.Warn("sluicesql: the database fails, its rows wait", slog.String("error", err.Error()))
 			}
 			failing = true
-			w.pause(ctx, w.poll, nil)
+			for until, over := time.Now().Add(w.poll), false; !over && ctx.Err() == nil; {
+				var e moved
+				if over, e = w.pause(ctx, time.Until(until), ended); e.queue != nil {
+					_ = end(e) // it fails for all
+				}
+			}
 		}
 		if time.Now().After(w.search) {
 			w.search = time.Now().Add(unservedEvery)
@@ -265,8 +274,6 @@ func (w *relaying) waiting(ctx context.Context) (names []string, err error) {
 	if err := w.ask(ctx); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, stepFor)
-	defer cancel()
 	var asked []any
 	for name, q := range w.queues {
 		if !q.busy && !time.Now().Before(q.until) {
@@ -288,6 +295,8 @@ const mostAsked = 200
 
 // haveRows returns which of the queues have rows.
 func (w *relaying) haveRows(ctx context.Context, asked []any) (names []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, stepFor)
+	defer cancel()
 	rows, err := w.DB.QueryContext(ctx, w.Outbox.haveRows(len(asked)), asked...)
 	if err != nil {
 		return nil, err

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
@@ -264,63 +263,6 @@ func TestGroup_PerGroup(t *testing.T) {
 		require.Empty(g, g.Claim(10, time.Minute), "three are leased")
 		g.requireWaiting("5", "6", "7")
 	})
-}
-
-// TestGroup_ALargerLimitLetsSomeInAtATime: a script puts some 250 tasks into play, however many wait,
-// of many groups or of one; and all get their turn.
-func TestGroup_ALargerLimitLetsSomeInAtATime(t *testing.T) {
-	eachGrouped(t, func(g grouped) {
-		const groups, each = 20, 100
-		var tasks []sluice.Task
-		for i := range groups * each {
-			tasks = append(tasks, of(fmt.Sprint("g", i%groups), fmt.Sprint(i)))
-		}
-		_, err := g.Q.EnqueueBatch(g.Context(), tasks)
-		require.NoError(g, err)
-		inPlay := func() int64 {
-			s, err := g.Q.Stats(g.Context())
-			require.NoError(g, err)
-			return s.Due + s.Leased + s.Scheduled
-		}
-		require.EqualValues(g, groups, inPlay())
-		require.NoError(g, g.Q.SetLimits(g.Context(), sluice.Limits{PerGroup: 1000}))
-		ended := g.Claim(groups, time.Minute)
-		require.Len(g, ended, groups)
-		require.NoError(g, g.Q.Dequeue(g.Context(), ended...))
-		n := inPlay()
-		require.LessOrEqual(g, n, int64(250+groups))
-		require.GreaterOrEqual(g, n, int64(250))
-		for left := groups*each - groups; left > 0; {
-			es := g.Claim(250, time.Minute)
-			require.NotEmpty(g, es)
-			require.NoError(g, g.Q.Dequeue(g.Context(), es...))
-			left -= len(es)
-		}
-		g.requireWaiting()
-		g.RequireDrained()
-	})
-}
-
-// TestGroup_ManyThatEndTogetherAreLookedAtOnceAGroup: what a script does does not grow with how the
-// tasks of several groups alternate.
-func TestGroup_ManyThatEndTogetherAreLookedAtOnceAGroup(t *testing.T) {
-	t.Parallel()
-	ctx, s := t.Context(), redistest.Start(t)
-	rdb := s.Client(t)
-	q := systest.NewQueue(t, rdb)
-	require.NoError(t, q.SetLimits(ctx, sluice.Limits{PerGroup: 100}))
-	var tasks []sluice.Task
-	for i := range 400 {
-		tasks = append(tasks, of(fmt.Sprint("g", i%2), fmt.Sprint(i)))
-	}
-	_, err := q.EnqueueBatch(ctx, tasks)
-	require.NoError(t, err)
-	es, err := q.Claim(ctx, 200, time.Minute)
-	require.NoError(t, err)
-	require.Len(t, es, 200)
-	before := redistest.Calls(t, rdb, "zmscore")
-	require.NoError(t, q.Dequeue(ctx, es...))
-	require.LessOrEqual(t, redistest.Calls(t, rdb, "zmscore")-before, 10)
 }
 
 // TestGroup_ADeadLetterDoesNotHoldItUp, and waits when it is revived.
