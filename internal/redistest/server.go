@@ -147,6 +147,27 @@ func (s *Server) Waited(t testing.TB) time.Duration {
 	return time.Duration(waited)
 }
 
+// Slowest returns for how long the slowest command of what run does has worked: by the server's slow
+// log, less the time for which the server has waited for a processor meanwhile. It is 0 if none is in
+// that log, which has what took longer than the server's "slowlog-log-slower-than".
+func (s *Server) Slowest(t testing.TB, rdb redis.UniversalClient, run func()) (slowest time.Duration) {
+	t.Helper()
+	if err := rdb.Do(t.Context(), "slowlog", "reset").Err(); err != nil {
+		t.Fatal(err)
+	}
+	before := s.Waited(t)
+	run()
+	waited := s.Waited(t) - before
+	log, err := rdb.SlowLogGet(t.Context(), 100).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, slow := range log {
+		slowest = max(slowest, slow.Duration-waited)
+	}
+	return slowest
+}
+
 // Client returns a client with go-redis's default options; that of a miniredis has a longer
 // ReadTimeout. It is closed when the test ends.
 func (s *Server) Client(t testing.TB) redis.UniversalClient {

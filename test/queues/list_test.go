@@ -383,52 +383,6 @@ func TestQueue_LeasedIsExact(t *testing.T) {
 	})
 }
 
-// TestQueue_CountsAndListsBesideManyTasks in about the same time as beside none: no command of it
-// takes the server long. The tasks are a foreign producer's: 200,000, or a million with
-// SLUICE_TEST_SCALE=5.
-func TestQueue_CountsAndListsBesideManyTasks(t *testing.T) {
-	redistest.NotShort(t)
-	t.Parallel()
-	rdb := redistest.Start(t, "--slowlog-log-slower-than", "5000").Client(t)
-	ctx, q := t.Context(), systest.NewQueue(t, rdb)
-	key := "Queue:" + q.Name()
-	const fill = `local now = tonumber(redis.call('TIME')[1])
-for i = 1, 2000 do
-  local n = ARGV[1] * 2000 + i
-  redis.call('ZADD', KEYS[1], string.format('%d.%06d', now - 500 + n % 1000, n % 1000000), 't' .. n)
-end
-return 1`
-	for i := range 100 * systest.Scale() {
-		require.NoError(t, rdb.Eval(ctx, fill, []string{key}, i).Err())
-	}
-	claimed, err := q.Claim(ctx, 1000, time.Hour)
-	require.NoError(t, err)
-	require.Len(t, claimed, 1000)
-	slowest := 0
-	for range 50 { // the slow log measures wall time, and a busy machine stops a server in the middle
-		require.NoError(t, rdb.Do(ctx, "slowlog", "reset").Err())
-		stats, err := q.Stats(ctx)
-		require.NoError(t, err)
-		require.EqualValues(t, 1000, stats.Leased)
-		require.Greater(t, stats.Due, int64(50_000*systest.Scale()))
-		require.Greater(t, stats.Scheduled, int64(50_000*systest.Scale()))
-		for _, s := range []sluice.State{sluice.StateScheduled, sluice.StateDue, sluice.StateLeased} {
-			es, err := q.List(ctx, s, sluice.TaskInfo{}, 100)
-			require.NoError(t, err)
-			require.Len(t, es, 100)
-			more, err := q.List(ctx, s, es[99], 100)
-			require.NoError(t, err)
-			require.Len(t, more, 100)
-		}
-		log, err := rdb.SlowLogGet(ctx, 100).Result()
-		require.NoError(t, err)
-		if slowest = len(log); slowest == 0 {
-			return
-		}
-	}
-	require.Zero(t, slowest, "commands of more than 5 ms")
-}
-
 // TestQueue_ListLeavesOutWhatWaitsBehindAnEndedLease: the place of such a version in the queue is
 // not its own yet. If it is due earlier than that place says, it would be on each page again; if
 // later, others would be left out.

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
@@ -254,4 +255,57 @@ func TestStats_AWorkerKeepsTheCounts(t *testing.T) {
 		require.NoError(t, <-ended)
 		time.Sleep(time.Minute) // the library's goroutines end
 	})
+}
+
+// TestQueue_CountsAndListsBesideManyTasks in about the same time as beside none: no command of it
+// takes the server long. The tasks are a foreign producer's: 200,000, or a million with
+// SLUICE_TEST_SCALE=5. A busy machine slows a server down, too, so that each has several tries.
+func TestQueue_CountsAndListsBesideManyTasks(t *testing.T) {
+	redistest.NotShort(t)
+	t.Parallel()
+	const most = 5 * time.Millisecond
+	server := redistest.Start(t, "--slowlog-log-slower-than", fmt.Sprint(most.Microseconds()))
+	rdb := server.Client(t)
+	ctx, q := t.Context(), systest.NewQueue(t, rdb)
+	key := "Queue:" + q.Name()
+	const fill = `local now = tonumber(redis.call('TIME')[1])
+for i = 1, 2000 do
+  local n = ARGV[1] * 2000 + i
+  redis.call('ZADD', KEYS[1], string.format('%d.%06d', now - 500 + n % 1000, n % 1000000), 't' .. n)
+end
+return 1`
+	for i := range 100 * systest.Scale() {
+		require.NoError(t, rdb.Eval(ctx, fill, []string{key}, i).Err())
+	}
+	claimed, err := q.Claim(ctx, 1000, time.Hour)
+	require.NoError(t, err)
+	require.Len(t, claimed, 1000)
+	looks := map[string]func(){"Stats": func() {
+		stats, err := q.Stats(ctx)
+		require.NoError(t, err)
+		require.EqualValues(t, 1000, stats.Leased)
+		require.Greater(t, stats.Due, int64(50_000*systest.Scale()))
+		require.Greater(t, stats.Scheduled, int64(50_000*systest.Scale()))
+	}}
+	for _, s := range []sluice.State{sluice.StateScheduled, sluice.StateDue, sluice.StateLeased} {
+		after := sluice.TaskInfo{}
+		for _, page := range []string{"first", "second"} {
+			from := after
+			look := func() {
+				listed, err := q.List(ctx, s, from, 100)
+				require.NoError(t, err)
+				require.Len(t, listed, 100)
+				after = listed[99]
+			}
+			look()
+			looks[fmt.Sprintf("List, %s page of %v", page, s)] = look
+		}
+	}
+	for name, look := range looks {
+		fastest := time.Hour
+		for try := 0; try < 50 && fastest > most; try++ {
+			fastest = min(fastest, server.Slowest(t, rdb, look))
+		}
+		require.LessOrEqual(t, fastest, most, name)
+	}
 }

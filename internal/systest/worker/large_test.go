@@ -103,7 +103,7 @@ func TestQueue_NoCommandHoldsTheServerForLong(t *testing.T) {
 					tasks[i] = sluice.Task{ID: fmt.Sprint(i), Payload: make([]byte, size)}
 				}
 				for i, o := range largeOperations(q, tasks) {
-					held := o.holds(t, s, rdb)
+					held := s.Slowest(t, rdb, func() { require.NoError(t, o.run(t.Context()), o.name) })
 					if quick[i] = quick[i] || held <= holdsServer; !quick[i] {
 						slowest[o.name] = held
 					}
@@ -118,22 +118,6 @@ func TestQueue_NoCommandHoldsTheServerForLong(t *testing.T) {
 type operation struct {
 	name string
 	run  func(ctx context.Context) error
-}
-
-// holds runs the operation, and returns for how long its slowest command has worked, if that is
-// more than holdsServer: its time without the time for which the server has waited for a processor.
-func (o operation) holds(t *testing.T, s *redistest.Server, rdb redis.UniversalClient) (slowest time.Duration) {
-	t.Helper()
-	require.NoError(t, rdb.Do(t.Context(), "slowlog", "reset").Err())
-	before := s.Waited(t)
-	require.NoError(t, o.run(t.Context()), o.name)
-	waited := s.Waited(t) - before
-	log, err := rdb.SlowLogGet(t.Context(), 100).Result()
-	require.NoError(t, err)
-	for _, slow := range log {
-		slowest = max(slowest, slow.Duration-waited)
-	}
-	return slowest
 }
 
 // largeOperations returns operations on tasks, in an order in which each finds something to do.
