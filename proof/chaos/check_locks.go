@@ -357,7 +357,7 @@ func (c *checker) checkLocked() {
 	for _, h := range c.holds {
 		holds[h.name] = append(holds[h.name], span{h.begun.after, h.ended.before + pollAge})
 	}
-	for _, h := range c.reserved {
+	for _, h := range c.reservations {
 		holds[h.name] = append(holds[h.name], span{h.begun.after, h.until + pollAge})
 	}
 	for _, r := range c.records {
@@ -428,7 +428,7 @@ func (c *checker) checkWaits() {
 	for _, h := range c.holds {
 		by[h.name] = append(by[h.name], h)
 	}
-	for _, h := range c.reserved {
+	for _, h := range c.reservations {
 		if h.until-h.begun.before > someFreeWait {
 			by[h.name] = append(by[h.name], hold{begun: h.begun, ended: span{h.until, h.until}})
 		}

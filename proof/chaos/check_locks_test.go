@@ -182,6 +182,16 @@ var lockCases = map[string]checkCase{
 	"ErrLocked after a reservation": {newScenario().
 		at(10).logs("SET Lock:n T PXAT @110").at(100).logs("SET Lock:n >ABCDEFGHIJKL:7:400 PXAT @500").
 		recorded(record{Op: opTake, Name: "n", Call: 1450, Return: 1460, Result: locked}), "and no token held it"},
+	"ErrLocked of a reservation that the clock, set back, puts off over a restart": {lasting(20_000).
+		at(40).logs("SET Lock:n >ABCDEFGHIJKL:7:100 PXAT @140").at(60).jump(-time.Hour).at(100).lost(1).at(9000).logs("SET Lock:m T PXAT @-3590900").
+		recorded(record{Op: opTake, Name: "n", Call: 5000, Return: 5010, Result: locked}), ""},
+	"ErrLocked of a reservation that a restart has lost": {lasting(20_000).
+		at(40).logs("SET Lock:n >ABCDEFGHIJKL:7:100 PXAT @140").at(60).jump(-time.Hour).at(100).lost(0).at(9000).logs("SET Lock:m T PXAT @-3590900").
+		recorded(record{Op: opTake, Name: "n", Call: 5000, Return: 5010, Result: locked}), "and no token held it"},
+	"ErrLocked of a reservation that is back after a restart": {lasting(20_000).
+		at(40).logs("SET Lock:n >ABCDEFGHIJKL:7:100 PXAT @140").at(60).jump(-time.Hour).at(80).logs("DEL Lock:n").at(100).lost(1).
+		at(9000).logs("SET Lock:m T PXAT @-3590900").
+		recorded(record{Op: opTake, Name: "n", Call: 5000, Return: 5010, Result: locked}), ""},
 	"an operation that never returned": {newScenario().
 		recorded(record{Op: opTake, Name: "n", Call: 500}), "never returned"},
 	"late": {newScenario().

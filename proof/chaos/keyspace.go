@@ -11,6 +11,7 @@ import (
 // keyspace is what the server holds of the library's keys, replayed from the log.
 type keyspace struct {
 	locks    map[string]lockKey // by name, and those of permits by name and token
+	reserved map[string]reservation
 	fences   map[string]int64
 	tasks    map[taskKey]task
 	leases   map[taskKey]float64      // the list of leased tasks
@@ -28,6 +29,12 @@ type lockKey struct {
 	until time.Duration // by the server's clock
 	hold  int           // its index in replayed.holds
 	seen  span          // when a command last found it there
+}
+
+// reservation is a lock's key that keeps the lock for a process in line.
+type reservation struct {
+	until time.Duration // by the server's clock
+	index int           // in replayed.reservations
 }
 
 type taskKey struct{ queue, id string }
@@ -64,11 +71,11 @@ type field struct {
 }
 
 func newKeyspace() keyspace {
-	return keyspace{map[string]lockKey{}, map[string]int64{}, map[taskKey]task{}, map[taskKey]float64{}, map[taskKey]memory{}, map[string]time.Duration{}, map[string]*reign{}, map[stockKey]stock{}, map[groupKey]*group{}, newLines(), newQueueLines()}
+	return keyspace{map[string]lockKey{}, map[string]reservation{}, map[string]int64{}, map[taskKey]task{}, map[taskKey]float64{}, map[taskKey]memory{}, map[string]time.Duration{}, map[string]*reign{}, map[stockKey]stock{}, map[groupKey]*group{}, newLines(), newQueueLines()}
 }
 
 func (k keyspace) clone() keyspace {
-	return keyspace{maps.Clone(k.locks), maps.Clone(k.fences), maps.Clone(k.tasks), maps.Clone(k.leases), maps.Clone(k.memories), maps.Clone(k.paused), maps.Clone(k.limits), maps.Clone(k.stocks), cloneGroups(k.groups), k.lines.clone(), k.idlers.clone()}
+	return keyspace{maps.Clone(k.locks), maps.Clone(k.reserved), maps.Clone(k.fences), maps.Clone(k.tasks), maps.Clone(k.leases), maps.Clone(k.memories), maps.Clone(k.paused), maps.Clone(k.limits), maps.Clone(k.stocks), cloneGroups(k.groups), k.lines.clone(), k.idlers.clone()}
 }
 
 // leased says whether the task has a lease, which may have ended.

@@ -64,23 +64,23 @@ const (
 
 // replayed is what the log shows.
 type replayed struct {
-	holds     []hold
-	moves     []move
-	finishes  []finish
-	misListed []move // after them the list of leased tasks did not show the task's lease
-	setBacks  []setBack
-	overtaken []hold          // ended by another token's SET
-	reserved  []hold          // no holds, but times for which a lock was kept for a process in line
-	versions  map[string]bool // every version that was written; true if at least one write was not lost
-	expiries  []expiry
-	pauses    []pauseBegun
-	limitsSet []limitsSet
-	stockLog  stockLog
-	groupLog  groupLog
-	lineLog   lineLog
-	idleLog   queueLineLog
-	lost      int // the number of entries that were cut off
-	end       keyspace
+	holds        []hold
+	moves        []move
+	finishes     []finish
+	misListed    []move // after them the list of leased tasks did not show the task's lease
+	setBacks     []setBack
+	overtaken    []hold          // ended by another token's SET
+	reservations []hold          // no holds, but times for which a lock was kept for a process in line
+	versions     map[string]bool // every version that was written; true if at least one write was not lost
+	expiries     []expiry
+	pauses       []pauseBegun
+	limitsSet    []limitsSet
+	stockLog     stockLog
+	groupLog     groupLog
+	lineLog      lineLog
+	idleLog      queueLineLog
+	lost         int // the number of entries that were cut off
+	end          keyspace
 }
 
 // setBack is the loss of a name's last fence.
@@ -107,14 +107,12 @@ type replayer struct {
 	*replayed
 	keyspace
 	clock serverClock
-	mark  *keyspace      // a copy from before the first lost entry
-	kept  map[string]int // the last reservation of each lock in reserved
+	mark  *keyspace // a copy from before the first lost entry
 }
 
 // replay replays the log of a round.
 func replay(e *evidence) *replayed {
-	r := &replayer{replayed: &replayed{versions: map[string]bool{}, lineLog: newLineLog(), stockLog: newStockLog(), groupLog: newGroupLog()}, keyspace: newKeyspace(), clock: e.clock,
-		kept: map[string]int{}}
+	r := &replayer{replayed: &replayed{versions: map[string]bool{}, lineLog: newLineLog(), stockLog: newStockLog(), groupLog: newGroupLog()}, keyspace: newKeyspace(), clock: e.clock}
 	for i := range e.log {
 		at := &e.log[i]
 		switch {
@@ -139,14 +137,21 @@ func replay(e *evidence) *replayed {
 
 // rewind drops the effects of the entries that were cut off.
 func (r *replayer) rewind(at span) {
-	for name := range r.kept {
-		r.endReservation(name, at)
-	}
 	if r.mark == nil {
 		return
 	}
 	was, is := r.keyspace, *r.mark
 	r.keyspace, r.mark = is, nil
+	for name, key := range was.reserved {
+		if is.reserved[name] != key {
+			r.endReservation(key, at)
+		}
+	}
+	for name, key := range is.reserved {
+		if was.reserved[name] != key {
+			r.reserved[name] = r.reserve(name, key.until, at)
+		}
+	}
 	r.newReigns()
 	r.restocked(was.stocks, at)
 	r.rewound(was.lines, is.lines)
@@ -256,12 +261,14 @@ func (r *replayer) lock(command []string, at span) bool {
 	if isGate(name) {
 		return true
 	}
-	r.endReservation(name, at)
+	if key, ok := r.reserved[name]; ok {
+		r.endReservation(key, at)
+		delete(r.reserved, name)
+	}
 	held, exists := r.locks[name]
 	switch {
 	case verb == "SET" && isReserved(command[2]): // by the release, or the leave, of who had it
-		r.reserve(name, milliseconds(command[min(4, len(command)-1)]), at)
-		r.kept[name] = len(r.reserved) - 1
+		r.reserved[name] = r.reserve(name, milliseconds(command[min(4, len(command)-1)]), at)
 		if exists {
 			r.finish(held, at)
 			delete(r.locks, name)
@@ -285,17 +292,16 @@ func (r *replayer) lock(command []string, at span) bool {
 
 // reserve notes that a lock or a permit is reserved. The reservation of a permit may end sooner:
 // when its process takes it.
-func (r *replayer) reserve(name string, until time.Duration, at span) {
+func (r *replayer) reserve(name string, until time.Duration, at span) reservation {
 	last := r.clock.lastReaches(until+time.Millisecond, at.before, at.before+maxFreeWait)
-	r.reserved = append(r.reserved, hold{name: holdName(name), begun: at, until: last})
+	r.reservations = append(r.reservations, hold{name: holdName(name), begun: at, until: last})
+	return reservation{until, len(r.reservations) - 1}
 }
 
-// endReservation ends a lock's reservation, if there is one: its key is written, or data is lost.
-func (r *replayer) endReservation(name string, at span) {
-	if last, ok := r.kept[name]; ok {
-		r.reserved[last].until = min(r.reserved[last].until, at.before)
-		delete(r.kept, name)
-	}
+// endReservation ends a lock's reservation: its key is written, or lost.
+func (r *replayer) endReservation(key reservation, at span) {
+	of := &r.reservations[key.index]
+	of.until = min(of.until, at.before)
 }
 
 // isReserved says whether what stands in place of a token is a process in line, for which the lock
