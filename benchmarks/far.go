@@ -50,8 +50,8 @@ func away(addr string, roundTrip time.Duration) (proxy string, stop func(), err 
 				continue
 			}
 			context.AfterFunc(ctx, func() { _, _ = c.Close(), server.Close() })
-			go delay(server, c, roundTrip/2)
-			go delay(c, server, roundTrip/2)
+			go delay(server, c, roundTrip) // all of it on the way there, as each sleep ends late
+			go delay(c, server, 0)
 		}
 	}()
 	return l.Addr().String(), func() { cancel(); _ = l.Close() }, nil
@@ -68,7 +68,9 @@ func delay(to io.WriteCloser, from io.Reader, by time.Duration) {
 	go func() {
 		defer func() { _ = to.Close() }()
 		for p := range packets {
-			time.Sleep(time.Until(p.due))
+			if wait := time.Until(p.due); wait > 0 {
+				sleepExactly(wait)
+			}
 			if _, err := to.Write(p.bytes); err != nil {
 				break
 			}

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/internal/redistest"
@@ -421,6 +422,25 @@ func TestFleet_IsNotMeasuredWithoutRoom(t *testing.T) {
 	require.ErrorIs(t, fleet{clients: 4}.fits(t.Context(), s.Addr), errNotHere)
 	require.ErrorIs(t, fleet{clients: 1 << 30}.fits(t.Context(), s.Addr), errNotHere)
 	require.NoError(t, fleet{clients: 4}.fits(t.Context(), redistest.Start(t).Addr))
+}
+
+// TestAway_IsARoundTripAway, and not two: the server of "1 ms away" answers after 1 ms.
+func TestAway_IsARoundTripAway(t *testing.T) {
+	for _, want := range []time.Duration{time.Millisecond, 20 * time.Millisecond} {
+		addr, stop, err := away(redistest.Start(t).Addr, want)
+		require.NoError(t, err)
+		t.Cleanup(stop)
+		rdb := redis.NewClient(&redis.Options{Addr: addr})
+		t.Cleanup(func() { _ = rdb.Close() })
+		shortest := time.Hour
+		for range 100 {
+			began := time.Now()
+			require.NoError(t, rdb.Ping(t.Context()).Err())
+			shortest = min(shortest, time.Since(began))
+		}
+		require.GreaterOrEqual(t, shortest, want)
+		require.Less(t, shortest, want+want/20+500*time.Microsecond)
+	}
 }
 
 func TestOvertaken_CountsPairs(t *testing.T) {
