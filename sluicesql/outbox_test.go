@@ -1,6 +1,7 @@
 package sluicesql_test
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -34,7 +35,7 @@ func newQueue(t *testing.T, name string, opts ...sluice.QueueOption) (*sluice.Qu
 // relay runs a relay until the test ends.
 func relay(t *testing.T, r *sluicesql.Relay) {
 	t.Helper()
-	r.Poll = 20 * time.Millisecond
+	r.Poll = cmp.Or(r.Poll, 20*time.Millisecond)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()

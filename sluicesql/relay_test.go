@@ -220,6 +220,30 @@ func TestRelay_EnqueuesOnceWhereTheDatabaseFailsBehind(t *testing.T) {
 	})
 }
 
+// TestRelay_PausesOnceForADatabaseThatFails, and not once for each queue that it fails.
+func TestRelay_PausesOnceForADatabaseThatFails(t *testing.T) {
+	each(t, func(t *testing.T, db *sql.DB, d sluicesql.Dialect) {
+		o := sluicesql.Outbox{Dialect: d}
+		_, err := db.ExecContext(t.Context(), "DROP TABLE sluice_outbox_refused")
+		require.NoError(t, err)
+		var queues []*sluice.Queue
+		var calls atomic.Int64
+		for i := range 40 {
+			q, _ := newQueue(t, fmt.Sprint("orders", i), sluice.WithQueueHooks(sluice.QueueHooks{TasksSent: func(context.Context, sluice.TasksSent) { calls.Add(1) }}))
+			queues = append(queues, q)
+			enqueue(t, db, o, q.Name(), sluice.Task{ID: "none left", Take: sluice.Take{Item: "phone"}})
+		}
+		const poll = 300 * time.Millisecond
+		relay(t, &sluicesql.Relay{DB: db, Outbox: o, Queues: queues, Logger: quiet, Poll: poll})
+		waitFor(t, func() bool { return calls.Load() == 40 })
+		require.NoError(t, o.Migrate(t.Context(), db))
+		mended := time.Now()
+		waitFor(t, func() bool { return rows(t, db, "sluice_outbox") == 0 })
+		require.Less(t, time.Since(mended), 10*poll)
+		require.EqualValues(t, 40, calls.Load())
+	})
+}
+
 // TestRelay_LargeRowsAreReadOnce, about: not five hundred of them to move three.
 func TestRelay_LargeRowsAreReadOnce(t *testing.T) {
 	redistest.NotShort(t)
