@@ -73,3 +73,20 @@ func TestOrder_CanBePlacedAgainAfterACancellation(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, view{stock: 0, status: unpaid, orders: 2}, v)
 }
+
+// TestOrder_OfACustomerWhoHasOneFollowsIt: Redis has lost the first, and the second holds its unit.
+func TestOrder_OfACustomerWhoHasOneFollowsIt(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, 2)
+	for _, is := range []string{unpaid, paid} {
+		for _, id := range []string{"first", "second"} {
+			o, status, err := s.follow(t.Context(), id, 1)
+			require.NoError(t, err)
+			require.Equal(t, "first", o.id)
+			require.Equal(t, is, status)
+		}
+		_, err := s.pay(t.Context(), "first")
+		require.NoError(t, err)
+	}
+	require.Equal(t, 1, count(t, s, `SELECT stock FROM item`))
+}

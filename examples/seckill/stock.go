@@ -74,8 +74,6 @@ func (s *byStock) handle(ctx context.Context, e sluice.Entry) error {
 	}
 	o, status, err := s.shop.follow(ctx, string(e.Payload), customer)
 	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return sluice.Discard(errors.New(hasOne))
 	case err != nil:
 		return err // tried again: the unit stays held
 	case status == paid:
@@ -86,9 +84,9 @@ func (s *byStock) handle(ctx context.Context, e sluice.Entry) error {
 	return sluice.Again(time.Until(o.due))
 }
 
-// follow writes the row of an order that has none, cancels it if its time is over, and returns it.
-// sql.ErrNoRows: the customer has another order. The stock of the sale is on Redis; that of the
-// database follows the rows, for the report.
+// follow writes the row of an order that has none, cancels it if its time is over, and returns it. If
+// the customer has an order that counts, from before Redis lost some, that row decides for this one,
+// too. The stock of the sale is on Redis; that of the database follows the rows, for the report.
 func (s *shop) follow(ctx context.Context, id string, customer int) (o order, status string, err error) {
 	now, due := time.Now(), int64(0)
 	err = s.transact(ctx, func(tx *sql.Tx) error {
@@ -108,12 +106,15 @@ func (s *shop) follow(ctx context.Context, id string, customer int) (o order, st
 				WHERE NOT EXISTS (SELECT 1 FROM orders WHERE customer = ?2 AND status IN ('unpaid', 'paid'))`,
 				id, customer, now.Add(payWithin).UnixMicro()),
 			change(1, `
-				UPDATE orders SET status = 'cancelled', cancelled = ?1 WHERE id = ?2 AND status = 'unpaid' AND due <= ?1`,
-				now.UnixMicro(), id),
-			tx.QueryRowContext(ctx, `SELECT status, due FROM orders WHERE id = ?`, id).Scan(&status, &due))
+				UPDATE orders SET status = 'cancelled', cancelled = ?1 WHERE customer = ?2 AND status = 'unpaid' AND due <= ?1`,
+				now.UnixMicro(), customer),
+			tx.QueryRowContext(ctx, rowOf, id, customer).Scan(&id, &status, &due))
 	})
 	return order{id, customer, time.UnixMicro(due)}, status, err
 }
+
+// rowOf is the query for the row that decides for a customer's order.
+const rowOf = `SELECT id, status, due FROM orders WHERE id = ?1 OR customer = ?2 AND status <> 'cancelled' ORDER BY status = 'cancelled' LIMIT 1`
 
 // pay pays an order, and has its task look at the row, which decides. It waits for the row: a
 // Worker writes it some milliseconds after the purchase.
@@ -125,7 +126,7 @@ func (s *byStock) pay(ctx context.Context, p purchase) error {
 	err := sql.ErrNoRows
 	for errors.Is(err, sql.ErrNoRows) && pause(ctx, pollInterval) == nil {
 		if done, err = s.shop.pay(ctx, p.id); err == nil && !done {
-			err = s.shop.db.QueryRowContext(ctx, `SELECT 1 FROM orders WHERE id = ?`, p.id).Scan(new(int))
+			err = s.shop.db.QueryRowContext(ctx, rowOf, p.id, p.customer).Scan(new(string), new(string), new(int64))
 		}
 	}
 	if done {

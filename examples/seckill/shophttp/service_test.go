@@ -2,7 +2,6 @@ package shophttp
 
 import (
 	"context"
-	"database/sql"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -101,6 +100,23 @@ func TestService_SellsACustomerOne(t *testing.T) {
 	require.Equal(t, http.StatusConflict, status, "sold")
 }
 
+// TestService_AnOrderThatRedisLostKeepsItsUnit: its customer, who has paid, may buy again, and holds
+// one unit then, not none.
+func TestService_AnOrderThatRedisLostKeepsItsUnit(t *testing.T) {
+	t.Parallel()
+	s := newService(t, 2)
+	_, order := s.post(t, "/buy/1")
+	s.work(t, time.Hour, sluice.StockInfo{Total: 2, Left: 1, Held: 1})
+	status, _ := s.post(t, "/pay/"+order)
+	require.Equal(t, http.StatusOK, status)
+	require.NoError(t, s.way.(byStock).Redis.FlushDB(t.Context()).Err()) // as after a failover
+	require.NoError(t, s.way.Begin(t.Context()))
+	status, _ = s.post(t, "/buy/1")
+	require.Equal(t, http.StatusCreated, status)
+	s.work(t, time.Hour, sluice.StockInfo{Total: 2, Left: 1, Sold: 1})
+	require.Equal(t, 1, number(t, s.store, `SELECT count(*) FROM orders`))
+}
+
 // TestService_ACrashLeavesNothing: after each of the steps of a sale a process may die. What it has
 // done stays, another Worker has the task again, and the unit is sold once.
 func TestService_ACrashLeavesNothing(t *testing.T) {
@@ -165,8 +181,8 @@ func TestStore_TheRowDecides(t *testing.T) {
 		order(Cancelled, "late", 2, 0)
 	}
 	order(Unpaid, "again", 2, time.Hour)
-	_, _, err = s.Order(ctx, "second", 1, time.Hour)
-	require.ErrorIs(t, err, sql.ErrNoRows, "one each")
+	order(Paid, "second", 1, time.Hour) // one each: the first decides for both
+	order(Unpaid, "third", 2, time.Hour)
 	n, err := s.standing(ctx)
 	require.NoError(t, err)
 	require.Equal(t, standing{Unpaid: 1, Paid: 1, Cancelled: 1}, n)

@@ -2,7 +2,6 @@ package shophttp
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"log/slog"
 	"strconv"
@@ -68,8 +67,6 @@ func (b byStock) Order(ctx context.Context, e sluice.Entry) error {
 	}
 	status, due, err := b.Store.Order(ctx, string(e.Payload), customer, b.PayWithin)
 	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return sluice.Discard(ErrHasOne) // an order that Redis has lost counts already
 	case err != nil:
 		return err // tried again: the unit stays held
 	case status == Paid:
