@@ -94,7 +94,7 @@ if KEYS[14] then
       local field = redis.call('HGET', KEYS[4], id)
       local at = waitsUntil(field)
       if at and waiting(groupOf(holdsOf(field)), at, id) == member then
-        put(group, due, id, holdsOf(field), true)
+        put(group, at, id, holdsOf(field), true)
         hasPromoted = true
         return true
       end

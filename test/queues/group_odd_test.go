@@ -168,3 +168,36 @@ func TestGroup_APageDoesNotStandStill(t *testing.T) {
 		g.Fatal("there is no end")
 	})
 }
+
+// TestGroup_WhatHasWaitedHasItsOwnPlaceAgain, to the last bit: its receipt is good as before, and that
+// of a version from before is as bad as before.
+func TestGroup_WhatHasWaitedHasItsOwnPlaceAgain(t *testing.T) {
+	eachGrouped(t, func(g grouped) {
+		at := time.Now().Add(time.Hour)
+		for i := range 20 {
+			group := fmt.Sprint(i)
+			due := at.Add(time.Duration(i*100003) * time.Microsecond)
+			wait := func() {
+				g.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "first" + group, Group: group, At: at.Add(-time.Minute)})
+				g.requireState(sluice.StateWaiting, group)
+				_, err := g.Q.Cancel(g.Context(), "first"+group)
+				require.NoError(g, err)
+				g.requireState(sluice.StateScheduled, group)
+			}
+			get := func() sluice.Entry {
+				info, err := g.Q.Get(g.Context(), group)
+				require.NoError(g, err)
+				return info.Entry
+			}
+			g.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: group, Group: group, At: due})
+			old := get()
+			g.Enqueue(sluice.OutcomeUpdated, sluice.Task{ID: group, Group: group, At: due, Payload: []byte("new")})
+			is := get()
+			wait()
+			require.Equal(g, is, get())
+			require.ErrorIs(g, g.Q.Dequeue(g.Context(), old), sluice.ErrStale)
+			wait()
+			require.NoError(g, g.Q.Dequeue(g.Context(), is))
+		}
+	})
+}
