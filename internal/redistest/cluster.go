@@ -100,7 +100,7 @@ func (s *Server) hasJoined() error {
 	for s.settings[last-1] != nodeTimeout {
 		last--
 	}
-	rdb := s.direct()
+	rdb := s.directFor(10 * time.Second)
 	defer func() { _ = rdb.Close() }()
 	return rdb.ConfigSet(context.Background(), nodeTimeout[2:], s.settings[last]).Err()
 }
@@ -172,7 +172,7 @@ func meet(servers []*Server) (ids []string, err error) {
 	ctx := context.Background()
 	ids = make([]string, len(servers))
 	err = forEach(servers, func(i int, s *Server) (err error) { // an epoch is taken only by a node that knows no other
-		rdb := s.direct()
+		rdb := s.directFor(10 * time.Second)
 		defer func() { _ = rdb.Close() }()
 		if ids[i], err = rdb.ClusterMyID(ctx).Result(); err != nil {
 			return err
@@ -186,7 +186,7 @@ func meet(servers []*Server) (ids []string, err error) {
 		return nil, err
 	}
 	return ids, forEach(servers, func(i int, s *Server) error {
-		rdb := s.direct()
+		rdb := s.directFor(10 * time.Second)
 		defer func() { _ = rdb.Close() }()
 		for _, other := range servers[:i] { // faster by a second than gossip alone
 			host, port, _ := net.SplitHostPort(other.knownAddr())

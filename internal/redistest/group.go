@@ -190,10 +190,13 @@ func (s *Server) field(name string) (string, error) {
 }
 
 // direct returns a client of this one server, which waits for replies for half a second.
-func (s *Server) direct() *redis.Client {
+func (s *Server) direct() *redis.Client { return s.directFor(time.Second / 2) }
+
+// directFor is direct for who asks once, and waits so long.
+func (s *Server) directFor(timeout time.Duration) *redis.Client {
 	return redis.NewClient(&redis.Options{
-		Addr: s.Addr, MaxRetries: -1, DialerRetries: 1, DialTimeout: time.Second / 2,
-		ReadTimeout: time.Second / 2, ContextTimeoutEnabled: true, PoolSize: 2,
+		Addr: s.Addr, MaxRetries: -1, DialerRetries: 1, DialTimeout: timeout,
+		ReadTimeout: timeout, ContextTimeoutEnabled: true, PoolSize: 2,
 	})
 }
 
