@@ -25,9 +25,6 @@ func TestMain(m *testing.M) {
 	if os.Getenv(mainChild) != "" {
 		main()
 	}
-	if url := os.Getenv(serveChild); url != "" {
-		runServe(url)
-	}
 	redistest.Main(m)
 }
 

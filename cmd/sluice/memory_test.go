@@ -1,11 +1,14 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -21,18 +24,22 @@ import (
 	"github.com/sluice-go/sluice/internal/redistest"
 )
 
-// serveChild is set, to the URL of a server, in the environment of a process that serves the page.
-const serveChild = "SLUICE_TEST_SERVE"
-
-// runServe is what that process does until its input ends.
-func runServe(url string) {
-	ctx, stop := context.WithCancel(context.Background())
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		stop()
-	}()
-	a := &app{in: strings.NewReader(""), out: &output{Writer: io.Discard}, errOut: os.Stdout, lookupEnv: func(string) (string, bool) { return "", false }}
-	os.Exit(a.run(ctx, []string{"serve", "--write", "--addr", "127.0.0.1:0", "--url", url}))
+// serve starts the program as its users have it, without what the race detector adds, on a server, and
+// returns it and the page's URL. It ends with the test.
+func serve(t *testing.T, program, server string) (process *os.Process, url string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), program, "serve", "--write", "--addr", "127.0.0.1:0", "--url", "redis://"+server)
+	said, err := cmd.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Wait() })
+	r := bufio.NewReader(said)
+	line, err := r.ReadString('\n')
+	require.NoError(t, err)
+	go func() { _, _ = io.Copy(os.Stderr, r) }() // ends with the process
+	url, isURL := strings.CutPrefix(strings.TrimSpace(line), "Serving ")
+	require.True(t, isURL, line)
+	return cmd.Process, strings.TrimSuffix(url, "/")
 }
 
 // viewers is how many look at the page at the same time, and by how much what they look at is less
@@ -47,9 +54,12 @@ func viewers(t *testing.T) (n, less int) {
 	return n, 1
 }
 
-// TestServe_StaysSmall: the process that serves the page has less than 200 MB at its peak, whatever
+// TestServe_StaysSmall: the process that serves the page has less than 100 MB at its peak, whatever
 // is in the queues.
 func TestServe_StaysSmall(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "sluice")
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, ".").CombinedOutput()
+	require.NoError(t, err, "%s", out)
 	large, escapes := strings.Repeat("x", 1_000_000), strings.Repeat("\xff", 500)
 	for name, test := range map[string]struct { // as many as make the figures of docs/page.md
 		fill  func(ctx context.Context, p redis.Pipeliner, i int)
@@ -92,16 +102,11 @@ func TestServe_StaysSmall(t *testing.T) {
 					require.NoError(t, err)
 				}
 			}
-			child, err := redistest.StartChild(ctx, os.Stderr, serveChild+"=redis://"+server.Addr)
-			require.NoError(t, err)
-			defer func() { require.NoError(t, child.Close()) }()
-			line, err := child.Stdout.ReadString('\n')
-			require.NoError(t, err)
-			url := strings.TrimSuffix(strings.TrimSpace(strings.TrimPrefix(line, "Serving ")), "/")
+			process, url := serve(t, program, server.Addr)
 			look(t, url, test.paths, n)
-			peak := peakOf(t, child.Process.Pid)
+			peak := peakOf(t, process.Pid)
 			t.Logf("%d viewers: %d MB", n, peak)
-			require.Less(t, peak, 200)
+			require.Less(t, peak, 100)
 		})
 	}
 }
