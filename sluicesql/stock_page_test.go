@@ -93,7 +93,10 @@ func TestStockPage_ItsStatementsKeepAnOrder(t *testing.T) {
 			opened("unpaid", "4", "bob", 300, 200)
 			opened("cancelled", "5", "bob", 500, 400) // it decides for the fifth, too, and its time is over
 
-			_, err = db.ExecContext(t.Context(), "INSERT INTO orders (number, buyer, state, pay_by) VALUES ('6', 'ann', 'unpaid', 1)")
+			opened("unpaid", "6", "Ann", 500, 400) // another buyer, as for Redis
+			opened("unpaid", "x", "bo\u00e9", 500, 400)
+			opened("unpaid", "X", "boe", 500, 400)
+			_, err = db.ExecContext(t.Context(), "INSERT INTO orders (number, buyer, state, pay_by) VALUES ('7', 'ann', 'unpaid', 1)")
 			require.Error(t, err, "one a buyer")
 		})
 	}
