@@ -53,7 +53,9 @@ func (q *Queue) Enqueue(ctx context.Context, t Task) (Outcome, error) {
 // An ID may occur more than once.
 //
 // There may be any number of tasks. They are enqueued in steps: up to 250, or a megabyte of
-// payload, atomically at a time, in a row with the same Duplicates. Without tasks it does nothing.
+// payload, atomically at a time, in a row with the same Duplicates. Tasks with a Take, those with a
+// Group and others are steps of their own, so that a large batch is quicker if they do not alternate.
+// Without tasks it does nothing.
 //
 // There is an outcome for each task, in the order given. After an error, 0 is the outcome of a task
 // whose step has failed or was not sent. Of a step that has failed nothing was done, unless the
