@@ -171,9 +171,13 @@ func TestRefusals_ThatLastAreErrUnavailable(t *testing.T) {
 				require.False(t, op.Adds, op.Name)
 				continue // a server that writes nothing may read
 			}
+			isLate := errors.Is(errs[i], context.DeadlineExceeded) && !errors.Is(errs[i], sluice.ErrUnavailable)
+			if isLate && errors.Is(errs[i], sluice.ErrUnknown) {
+				continue // on a busy machine: the server had it, perhaps after it had refused the others
+			}
 			operations.Same(t, before[i], operations.State(t, looker, op.On.Name), op.Name)
-			if errors.Is(errs[i], context.DeadlineExceeded) && !errors.Is(errs[i], sluice.ErrUnavailable) {
-				continue // on a busy machine: an answer came too late, or nothing was sent
+			if isLate {
+				continue // likewise: nothing was sent
 			}
 			refused++
 			require.ErrorIs(t, errs[i], sluice.ErrUnavailable, op.Name)
