@@ -158,7 +158,7 @@ func TestRefusals_ThatLastAreErrUnavailable(t *testing.T) {
 		errs := make([]error, len(all))
 		var under sync.WaitGroup
 		for i, op := range all {
-			under.Go(func() { _, errs[i] = op.Do(systest.Within(t, time.Second)) })
+			under.Go(func() { _, errs[i] = op.Do(systest.Within(t, 5*time.Second)) })
 		}
 		under.Wait()
 		end()
@@ -167,7 +167,7 @@ func TestRefusals_ThatLastAreErrUnavailable(t *testing.T) {
 			if op.Outlives || op.Lost == operations.GoesOn || op.Lost == operations.Local {
 				continue // it goes on, or sends nothing
 			}
-			if errs[i] == nil {
+			if errs[i] == nil || errs[i] == context.DeadlineExceeded { //nolint:errorlint // by itself it is that of a function which was called late
 				require.False(t, op.Adds, op.Name)
 				continue // a server that writes nothing may read
 			}
@@ -175,7 +175,7 @@ func TestRefusals_ThatLastAreErrUnavailable(t *testing.T) {
 			if isLate && errors.Is(errs[i], sluice.ErrUnknown) {
 				continue // on a busy machine: the server had it, perhaps after it had refused the others
 			}
-			operations.Same(t, before[i], operations.State(t, looker, op.On.Name), op.Name)
+			operations.Same(t, before[i], operations.State(t, looker, op.On.Name), "%s: %v", op.Name, errs[i])
 			if isLate {
 				continue // likewise: nothing was sent
 			}
