@@ -91,12 +91,13 @@ func (r *Redis) NewClient() *redis.Client {
 }
 
 // newClient returns a client whose connections are pipes: real sockets, and looking up names, do
-// not work in a bubble.
+// not work in a bubble. On a busy machine a reply may take more than go-redis's three seconds.
 func (s *server) newClient() *redis.Client {
 	return redis.NewClient(&redis.Options{
 		Addr:                     "127.0.0.1:6379", // is not dialled
 		Dialer:                   func(context.Context, string, string) (net.Conn, error) { return s.dial() },
 		PoolSize:                 connections,
+		ReadTimeout:              time.Minute,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
 }
