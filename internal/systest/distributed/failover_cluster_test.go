@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
@@ -20,8 +21,9 @@ func TestCluster_HungServerCostsItsOwnLocks(t *testing.T) {
 	// Else the others refuse everything while they have no primary for some slots; or are taken for
 	// dead on a busy machine, and fail over.
 	c := redistest.StartCluster(t, "--cluster-require-full-coverage", "no", "--cluster-node-timeout", "30000")
-	rdb, tags := c.Client(t), tagsOf(t, c)
-	const ttl = 2 * time.Second // less than the client waits for a reply, and long for a busy machine
+	const ttl = 6 * time.Second // less than the client waits for a reply, and long for a busy machine
+	rdb, tags := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{c.Addr}, ReadTimeout: 5 * ttl}), tagsOf(t, c)
+	t.Cleanup(func() { _ = rdb.Close() })
 	l := systest.NewLocker(t, rdb, sluice.WithTTL(ttl), sluice.WithAutoRenew())
 	held := map[string]*sluice.Lock{}
 	for _, tag := range tags {
