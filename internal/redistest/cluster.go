@@ -257,18 +257,26 @@ func (n Node) is(flag string) bool {
 	return slices.Contains(strings.Split(n.Flags, ","), flag)
 }
 
-// Primary returns the server that owns a key's slot and replies; nil if there is none.
+// Primary returns the server that owns a key's slot, once it replies; nil if none does within a
+// minute.
 func (c *Cluster) Primary(key string) *Server {
-	for _, node := range c.Nodes {
-		rdb := node.direct()
-		role, _ := node.field("role")
-		_, err := rdb.Get(context.Background(), key).Result()
-		_ = rdb.Close()
-		if role == "master" && (err == nil || errors.Is(err, redis.Nil) || redis.HasErrorPrefix(err, "WRONGTYPE")) {
-			return node
+	for begun := time.Now(); time.Since(begun) < time.Minute; time.Sleep(10 * time.Millisecond) {
+		for _, node := range c.Nodes {
+			if node.owns(key) {
+				return node
+			}
 		}
 	}
 	return nil
+}
+
+// owns says whether the server replies, and owns a key's slot.
+func (s *Server) owns(key string) bool {
+	rdb := s.direct()
+	defer func() { _ = rdb.Close() }()
+	role, _ := s.field("role")
+	err := rdb.Get(context.Background(), key).Err()
+	return role == "master" && (err == nil || errors.Is(err, redis.Nil) || redis.HasErrorPrefix(err, "WRONGTYPE"))
 }
 
 // Replica returns a replica of a node; nil if none is in sync.
