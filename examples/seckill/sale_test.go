@@ -21,7 +21,7 @@ func TestSale_SellsExactlyItsStock(t *testing.T) {
 			t.Parallel()
 			file := filepath.Join(t.TempDir(), "sale.db")
 			c := config{Buyers: 60, Stock: 20, Procs: 1, Seed: 3}
-			f, err := saleOnRedis(within(t, 30*time.Second), c, lock, file, quiet(t))
+			f, err := saleOnRedis(within(t, 2*time.Minute), c, lock, file, quiet(t))
 			require.NoError(t, err)
 			require.NoError(t, f.check())
 			require.Zero(t, f.overtaken)
@@ -102,7 +102,7 @@ func TestSale_WaitsForTheTTLOfADeadHolder(t *testing.T) {
 	require.Greater(t, time.Since(began), lockTTL/2)
 
 	all := &seller{assignment: s.assignment, shop: s.shop, way: s, buyers: newBuyerQueue(s.share(0, 1))}
-	require.NoError(t, all.run(within(t, 30*time.Second)))
+	require.NoError(t, all.run(within(t, 2*time.Minute)))
 	f, err := s.shop.figures(t.Context(), 0)
 	require.NoError(t, err)
 	require.NoError(t, f.check())
@@ -144,7 +144,7 @@ func TestSale_CancelsOnceAfterAWorkerDied(t *testing.T) {
 	require.Len(t, tasks, 2)
 	require.NoError(t, s.shop.cancel(t.Context(), "after"))
 
-	require.NoError(t, s.queue.Wait(within(t, 10*time.Second)))
+	require.NoError(t, s.queue.Wait(within(t, time.Minute)))
 	tasks, err = s.queue.Claim(t.Context(), batch, lease)
 	require.NoError(t, err)
 	require.Len(t, tasks, 2)

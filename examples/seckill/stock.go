@@ -114,7 +114,7 @@ func (s *shop) follow(ctx context.Context, id string, customer int) (o order, st
 }
 
 // rowOf is the query for the row that decides for a customer's order.
-const rowOf = `SELECT id, status, due FROM orders WHERE id = ?1 OR customer = ?2 AND status <> 'cancelled' ORDER BY status = 'cancelled' LIMIT 1`
+const rowOf = `SELECT id, status, due FROM orders WHERE id = ?1 OR customer = ?2 AND status IN ('unpaid', 'paid') ORDER BY status = 'cancelled' LIMIT 1`
 
 // pay pays an order, and has its task look at the row, which decides. It waits for the row: a
 // Worker writes it some milliseconds after the purchase.

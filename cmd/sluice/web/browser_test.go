@@ -139,7 +139,7 @@ func (b *browser) eventually(expression string) {
 	require.Eventually(b, func() bool {
 		ok, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool](expression))
 		return err == nil && ok // while a page is being opened there is an error
-	}, 20*time.Second, 50*time.Millisecond, expression)
+	}, time.Minute, 50*time.Millisecond, expression)
 }
 
 // requireQuiet checks that the browser has complained of nothing, and has asked no other host.

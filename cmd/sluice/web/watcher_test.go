@@ -159,7 +159,7 @@ func TestTask_NamesItsLastHolder(t *testing.T) {
 	rdb := redistest.Start(t).Client(t)
 	q := newQueue(t, rdb, "orders")
 	fill(t, q, 3, 0, "a")
-	entries, err := q.Claim(t.Context(), 3, time.Second)
+	entries, err := q.Claim(t.Context(), 3, 5*time.Second)
 	require.NoError(t, err)
 	lease(t, rdb, "orders", "a0000", "1/AAAAAAAA")
 	lease(t, rdb, "orders", "a0001", "1/ZZZZZZZZ")
@@ -169,7 +169,7 @@ func TestTask_NamesItsLastHolder(t *testing.T) {
 	require.Eventually(t, func() bool {
 		stats, err := q.Stats(t.Context())
 		return err == nil && stats.Leased == 0
-	}, 10*time.Second, 20*time.Millisecond)
+	}, 30*time.Second, 20*time.Millisecond)
 	s.later()
 	for id, want := range map[string]string{"a0000": "mailer-1</bdi>", "a0001": "a worker that ", "a0002": "a loop of your own"} {
 		got := s.get("/queues/orders/tasks/" + id)

@@ -49,7 +49,7 @@ func (s *service) work(t *testing.T, payWithin time.Duration, want sluice.StockI
 		info, err := way.queue.Stock(t.Context(), item)
 		row := number(t, s.store, `SELECT count(*) FROM orders WHERE status = 'unpaid'`)
 		return err == nil && info == want && row == int(want.Held)
-	}, 10*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 	stop()
 	require.NoError(t, <-ended)
 }

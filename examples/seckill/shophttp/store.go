@@ -112,7 +112,7 @@ func One(result sql.Result, err error) error {
 func (s *Store) Order(ctx context.Context, number string, customer int, payWithin time.Duration) (status string, due time.Time, err error) {
 	look := func() {
 		var at int64
-		err = s.Query(ctx, `SELECT id, status, due FROM orders WHERE id = ?1 OR customer = ?2 AND status <> 'cancelled'
+		err = s.Query(ctx, `SELECT id, status, due FROM orders WHERE id = ?1 OR customer = ?2 AND status IN ('unpaid', 'paid')
 			ORDER BY status = 'cancelled' LIMIT 1`, number, customer).Scan(&number, &status, &at)
 		due = time.UnixMicro(at)
 	}
