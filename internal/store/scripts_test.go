@@ -91,6 +91,10 @@ func TestFragments_SayWhatTheyDefineAndUse(t *testing.T) {
 // other one of the script has a name at its top level that the fragment DEFINES.
 func TestFragments_AreInOrder(t *testing.T) {
 	files, scripts := luaFiles(t), Load(os.DirFS("../../lua"))
+	defines, tops := map[string][]string{}, map[string][]string{}
+	for file, source := range files {
+		defines[file], tops[file] = definedNames(source), definitions(source)
+	}
 	for name, script := range scripts.All {
 		parts := []string{}
 		for file, source := range files {
@@ -106,8 +110,8 @@ func TestFragments_AreInOrder(t *testing.T) {
 				require.Less(t, place("shared/"+used), place(file), "%s.lua", name)
 			}
 			for _, other := range parts {
-				for _, defined := range definedNames(files[other]) {
-					require.True(t, other == file || file == name || !slices.Contains(definitions(files[file]), defined),
+				for _, defined := range defines[other] {
+					require.True(t, other == file || file == name || !slices.Contains(tops[file], defined),
 						"%s.lua: %s and %s both name %s", name, other, file, defined)
 				}
 			}

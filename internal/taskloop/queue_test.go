@@ -256,6 +256,9 @@ func (q *fakeQueue) claim(n int) (c ClaimResult) {
 		case i.buried != "":
 		case len(c.Tasks) == n || now.Before(i.due):
 			c.Head.Off = min(c.Head.Off, max(i.due.Sub(now), 0))
+			if len(c.Tasks) == n && c.Head.Off == 0 {
+				return c // of many, as the race detector looks at each
+			}
 		default:
 			q.late[i.ID] = max(q.late[i.ID], now.Sub(i.due))
 			i.receipt, i.due = c.Receipt, now.Add(q.lease)
