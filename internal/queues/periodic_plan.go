@@ -262,9 +262,7 @@ func (w *Worker) keepPeriodic(ctx context.Context) {
 	}
 }
 
-// look asks the server which tasks of a part are not in the queue as expected, and has each mended
-// once its schedule has said what is right. What is due, or being handled, is left alone: admit and
-// conclude see to that.
+// look asks the server which tasks of a part are not in the queue as expected, and has them mended.
 func (w *Worker) look(ctx context.Context, part []*periodicTask) error {
 	wanted, ids := make([]store.Wanted, len(part)), make([]string, len(part))
 	for i, task := range part {
@@ -281,18 +279,26 @@ func (w *Worker) look(ctx context.Context, part []*periodicTask) error {
 	}
 	w.noteTime(now)
 	for _, t := range found {
-		o, isOne := occurrenceIn(t.ID, t.Header)
-		switch task := w.tasks[t.ID]; {
-		case t.State == store.StateScheduled && !isOne:
-			task.tell(errOtherTask)
-		case t.State == store.StateDue, t.State == store.StateLeased:
-		case t.State == store.StateScheduled:
-			task.ask(o, store.TimeOf(t.Score), now, func(next occurrence) error { return task.move(ctx, t.Score, o, next) })
-		default:
-			task.ask(occurrence{}, now, now, func(next occurrence) error { return task.enqueue(ctx, t, next) })
-		}
+		w.tasks[t.ID].mend(ctx, t, now)
 	}
 	return nil
+}
+
+// mend has the task put into the queue as its schedule says, once that has answered. What is due, or
+// being handled, or soon claimed because its schedule is being asked, is left alone: admit and
+// conclude see to that.
+func (p *periodicTask) mend(ctx context.Context, t store.Info, now time.Time) {
+	o, isOne := occurrenceIn(t.ID, t.Header)
+	switch {
+	case t.State == store.StateScheduled && !isOne:
+		p.tell(errOtherTask)
+	case t.State == store.StateDue, t.State == store.StateLeased:
+	case t.State == store.StateScheduled && o.isHandled() && store.TimeOf(t.Score).Sub(now) <= keepInterval:
+	case t.State == store.StateScheduled:
+		p.ask(o, store.TimeOf(t.Score), now, func(next occurrence) error { return p.move(ctx, t.Score, o, next) })
+	default:
+		p.ask(occurrence{}, now, now, func(next occurrence) error { return p.enqueue(ctx, t, next) })
+	}
 }
 
 // move moves a task that is due at a wrong time, unless it has changed since it was looked at.
