@@ -166,9 +166,15 @@ func (w *relaying) run(ctx context.Context) {
 			<-ended
 		}
 	}()
-	end := func(e moved) error {
-		e.queue.busy, under = false, under-1
-		return e.err
+	end := func(e moved) (err error) { // and of those that have ended since: one look at the database is for all
+		for {
+			e.queue.busy, under, err = false, under-1, cmp.Or(err, e.err)
+			select {
+			case e = <-ended:
+			default:
+				return err
+			}
+		}
 	}
 	failing, unseen := false, false // unseen: a queue that was worked on may have rows since
 	for ctx.Err() == nil {
