@@ -285,20 +285,28 @@ func (w *Worker) look(ctx context.Context, part []*periodicTask) error {
 }
 
 // mend has the task put into the queue as its schedule says, once that has answered. What is due, or
-// being handled, or soon claimed because its schedule is being asked, is left alone: admit and
-// conclude see to that.
+// being handled, or soon claimed for an answer that is known here, is left alone: admit and conclude
+// see to that.
 func (p *periodicTask) mend(ctx context.Context, t store.Info, now time.Time) {
 	o, isOne := occurrenceIn(t.ID, t.Header)
 	switch {
 	case t.State == store.StateScheduled && !isOne:
 		p.tell(errOtherTask)
 	case t.State == store.StateDue, t.State == store.StateLeased:
-	case t.State == store.StateScheduled && o.isHandled() && store.TimeOf(t.Score).Sub(now) <= keepInterval:
+	case t.State == store.StateScheduled && p.knows(o) && store.TimeOf(t.Score).Sub(now) <= keepInterval:
 	case t.State == store.StateScheduled:
 		p.ask(o, store.TimeOf(t.Score), now, func(next occurrence) error { return p.move(ctx, t.Score, o, next) })
 	default:
 		p.ask(occurrence{}, now, now, func(next occurrence) error { return p.enqueue(ctx, t, next) })
 	}
+}
+
+// knows reports whether the schedule has said, at the last question, what follows an occurrence that
+// was handled.
+func (p *periodicTask) knows(o occurrence) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return o.isHandled() && p.last != nil && background.IsClosed(p.last.done) && p.last.of == o && p.last.err == nil
 }
 
 // move moves a task that is due at a wrong time, unless it has changed since it was looked at.
