@@ -166,7 +166,9 @@ func (w *relaying) run(ctx context.Context) {
 			<-ended
 		}
 	}()
-	end := func(e moved) (err error) { // and of those that have ended since: one look at the database is for all
+	// end notes the end of the work on a queue, and on those that have ended since: one look at the
+	// database is for all.
+	end := func(e moved) (err error) {
 		for {
 			e.queue.busy, under, err = false, under-1, cmp.Or(err, e.err)
 			select {
