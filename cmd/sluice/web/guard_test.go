@@ -15,7 +15,7 @@ import (
 
 // routes are all pages, and all places to which forms go.
 var routes = map[string][]string{
-	http.MethodGet:  {"/", "/queues/a", "/queues/a?state=dead", "/queues/a/tasks/b", "/locks", "/locks/a", "/nowhere"},
+	http.MethodGet:  {"/", "/queues/a", "/queues/a?state=dead", "/queues/a/tasks", "/queues/a/tasks/b", "/locks", "/locks/a", "/nowhere"},
 	http.MethodPost: {"/queues/a", "/queues/a/tasks", "/queues/a/tasks/b", "/locks/a"},
 }
 

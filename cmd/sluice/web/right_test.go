@@ -96,3 +96,29 @@ func TestTask_ItsKindStays(t *testing.T) {
 	live, _, _ = strings.Cut(live, "</section>")
 	require.NotContains(t, live, "confirm", "what is not read again would vanish")
 }
+
+// TestPage_OnlyFiguresAreReadAgain: a question and an error stay as they are. What showed them may
+// have been a form, whose address has no page; who opens it is sent to the queue.
+func TestPage_OnlyFiguresAreReadAgain(t *testing.T) {
+	rdb := redistest.Mini(t).Client(t)
+	s := newSite(t, rdb, Options{Write: true, Prefix: "/ops"})
+	fill(t, newQueue(t, rdb, "orders"), 3, 0, "task")
+	for _, path := range []string{"/", "/queues/orders", "/queues/orders/tasks/task0000", "/locks", "/locks/a", "/queues/orders/tasks"} {
+		got := s.get(path)
+		require.Equal(t, http.StatusOK, got.StatusCode, path)
+		got.has(t, "data-live")
+	}
+	s.get("/queues/orders/tasks").has(t, "<title>orders")
+	for _, got := range []answer{
+		s.post("/queues/orders", "do", "cancel", "state", "due"),
+		s.post("/queues/orders/tasks", "do", "cancel", "state", "due", "id", "task0000"),
+		s.post("/queues/orders/tasks/task0000", "do", "cancel"),
+	} {
+		got.has(t, "Are you sure?")
+		got.lacks(t, "data-live")
+	}
+	for _, got := range []answer{s.get("/nowhere"), s.post("/queues/orders/tasks", "do", "eat")} {
+		require.GreaterOrEqual(t, got.StatusCode, 400)
+		got.lacks(t, "data-live")
+	}
+}

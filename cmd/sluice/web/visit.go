@@ -43,6 +43,7 @@ type view struct {
 	*page
 	Title, Tab string
 	Nonce      string
+	Live       bool   // what it shows changes by itself: not a question or an error, whose URL may be a form's
 	Token      string // of forms; empty if the visitor may not write
 	Notice     *notice
 	Now        time.Time     // by Redis's clock
@@ -135,7 +136,7 @@ func (p *page) clockDifference(ctx context.Context) (time.Duration, error) {
 
 // render writes a page.
 func (v *visit) render(status int, name, title, tab string, data any) error {
-	view := view{page: v.page, Title: title, Tab: tab, Nonce: random(), Now: v.now(), Data: data}
+	view := view{page: v.page, Title: title, Tab: tab, Nonce: random(), Live: name != "confirm" && name != "error", Now: v.now(), Data: data}
 	if now := time.Now(); now.Sub(v.age.of(now)) > old {
 		view.Age = now.Sub(v.age.of(now))
 	}

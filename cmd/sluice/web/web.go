@@ -172,6 +172,9 @@ func (p *page) route() {
 			http.Redirect(w, r, p.options.Prefix+"/", http.StatusSeeOther)
 		})
 	}
+	p.mux.HandleFunc("GET /queues/{queue}/tasks", func(w http.ResponseWriter, r *http.Request) { // where a question stood
+		http.Redirect(w, r, p.queueURL(fromSegment(r.PathValue("queue"))), http.StatusSeeOther)
+	})
 	for _, f := range p.files {
 		p.mux.HandleFunc("GET /assets/"+f.name, f.serve)
 	}
