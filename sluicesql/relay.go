@@ -217,6 +217,8 @@ func (w *relaying) run(ctx context.Context) {
 // tellUnserved warns of queues whose rows wait and which the relay has not: once of each, since
 // another relay may have it, or its name is wrong. It looks at the first row of each.
 func (w *relaying) tellUnserved(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, stepFor)
+	defer cancel()
 	query := fmt.Sprintf("SELECT queue, written_at FROM %s WHERE queue > %s ORDER BY queue, id LIMIT 1", w.Outbox.table(), w.Outbox.Dialect.places(1, 1))
 	for name := ""; ; {
 		var at int64
