@@ -44,13 +44,14 @@ type occurrence struct {
 	list   time.Time // when the Worker started whose schedule it is of
 	// unknown is when a Worker claimed it first that does not have the task in its list.
 	unknown time.Time
+	begun   time.Time // when a handler had it that goes on with it later; zero if attempts say so
 }
 
 // times returns the times of an occurrence, by the keys of a header that has them.
 func (o *occurrence) times() map[string]*time.Time {
 	return map[string]*time.Time{
 		"sluice-period": &o.due, "sluice-period-after": &o.after, "sluice-period-before": &o.before,
-		"sluice-period-list": &o.list, "sluice-period-unknown": &o.unknown,
+		"sluice-period-list": &o.list, "sluice-period-unknown": &o.unknown, "sluice-period-begun": &o.begun,
 	}
 }
 
@@ -67,13 +68,13 @@ func (o occurrence) handled(now time.Time) occurrence {
 	if o.isMissed() {
 		o.due = o.before
 	}
-	o.after, o.before = now, o.due
+	o.after, o.before, o.begun = now, o.due, time.Time{}
 	return o
 }
 
 // header returns the header of the task with that ID for the occurrence.
 func (o occurrence) header(id string, of map[string]string) map[string]string {
-	header := make(map[string]string, len(of)+6)
+	header := make(map[string]string, len(of)+7)
 	maps.Copy(header, of)
 	header[headerPeriodOf] = id
 	for key, at := range o.times() {
@@ -117,7 +118,7 @@ func (p *Periodic) draft(o occurrence) store.Draft {
 // Longest returns the task that is enqueued for an occurrence whose header is the longest.
 func (p *Periodic) Longest() store.Draft {
 	at := time.Date(2000, 1, 1, 0, 0, 0, 1, time.UTC) // as text, none is longer
-	return p.draft(occurrence{at, at, at, at, at})
+	return p.draft(occurrence{at, at, at, at, at, at})
 }
 
 // handed returns a task that was claimed for an occurrence as the handler is given it.
@@ -229,7 +230,7 @@ func (w *Worker) admit(t store.Task, o occurrence) (store.Task, error) {
 	if d, isOver := w.conclusionOf(t.ID, o); isOver {
 		return t, &notHandledError{d, "it has returned before, for the same occurrence"}
 	}
-	isLate := t.Attempt == 1 && !o.isMissed() && claimed.Sub(o.due) >= missedAfter
+	isLate := t.Attempt == 1 && o.begun.IsZero() && !o.isMissed() && claimed.Sub(o.due) >= missedAfter
 	if isLate || o.isHandled() {
 		answer, isKnown := task.plan(o, claimed)
 		if !isKnown || answer.err != nil || answer.next != o {
@@ -283,17 +284,20 @@ func (w *Worker) putBack(t store.Task, o occurrence, now time.Time) error {
 func (w *Worker) conclude(t store.Task, d store.Disposition) store.Disposition {
 	o, ok := occurrenceIn(t.ID, t.Header)
 	task := w.tasks[t.ID]
-	if !ok || task == nil || d.Action == store.Release {
+	if !ok || task == nil {
 		return d
 	}
 	if before, isOver := w.conclusionOf(t.ID, o); isOver {
 		return before
 	}
 	now := backoff.Later(w.listed().Add(time.Since(w.made)), w.claimed(t)) // an earlier claim may have noted its time
+	if d.Action == store.Release {
+		return task.later(t, o, d, now)
+	}
 	next, isEnd := o.handled(now), false
 	if o.due.Sub(now) >= roundedOff { // an operator had it run early: it is still to come
 		next = o
-		next.after = now
+		next.after, next.begun = now, time.Time{}
 	} else if answer, isKnown := task.plan(next, now); isKnown {
 		isEnd = errors.Is(answer.err, errNoOccurrence)
 		if answer.err == nil {
@@ -302,13 +306,23 @@ func (w *Worker) conclude(t store.Task, d store.Disposition) store.Disposition {
 	}
 	isRepeated := d.Action == store.Retry || d.Action == store.Again
 	if isRepeated && (isEnd || next.isHandled() || now.Add(d.Delay).Before(next.due)) {
-		return d
+		return task.later(t, o, d, now)
 	}
 	if !isEnd {
 		d.Next = task.next(next)
 	}
 	if d.Next != nil || d.Action != store.Bury { // else it is a dead letter, which may be revived
 		w.Queue.concluded.Store(t.ID, conclusion{o, d})
+	}
+	return d
+}
+
+// later returns what becomes of an occurrence whose handler is called again. If no attempt says that it
+// has begun, its header does: it is not one that was missed.
+func (p *periodicTask) later(t store.Task, o occurrence, d store.Disposition, now time.Time) store.Disposition {
+	if p.SkipsMissed && t.Attempt == 1 && d.Action != store.Retry && o.begun.IsZero() {
+		o.begun = now
+		d.Next = &store.Next{At: now.Add(d.Delay), Payload: p.next(o).Payload}
 	}
 	return d
 }

@@ -87,3 +87,57 @@ func TestPeriodic_ARetryIsNotMissed(t *testing.T) {
 		}
 	})
 }
+
+// TestPeriodic_WhatGoesOnLaterIsNotMissed: its handler has begun in time, and is called again, though
+// no attempt says so: after Again, also twice, and after a stop that has interrupted it.
+func TestPeriodic_WhatGoesOnLaterIsNotMissed(t *testing.T) {
+	hourly := sluice.Periodic{ID: "a", Schedule: sluice.Every(time.Hour), Missed: sluice.MissedSkip}
+	check := func(b *periodicTest, times ...int) {
+		var runs []int
+		for _, run := range b.of("a") {
+			runs = append(runs, int(run.due.Sub(b.hour(0))/time.Hour))
+			require.Equal(b, 1, run.attempt)
+		}
+		require.Equal(b, times, runs)
+	}
+	t.Run("again", func(t *testing.T) {
+		inPeriodicTest(t, func(b *periodicTest) {
+			_, stop := b.work("", func(context.Context, sluice.Entry) error {
+				if n := len(b.of("a")); n < 4 {
+					return sluice.Again(10 * time.Minute)
+				}
+				return nil
+			}, hourly)
+			time.Sleep(time.Until(b.hour(3)) - time.Minute)
+			stop()
+			check(b, 1, 1, 1, 1, 2)
+		})
+	})
+	t.Run("interrupted", func(t *testing.T) {
+		inPeriodicTest(t, func(b *periodicTest) {
+			_, stop := b.work("", func(ctx context.Context, _ sluice.Entry) error {
+				<-ctx.Done()
+				return ctx.Err()
+			}, hourly)
+			time.Sleep(time.Until(b.hour(1)) + 3*time.Minute)
+			stop()
+			time.Sleep(3 * time.Minute)
+			_, stop = b.work("", nil, hourly)
+			time.Sleep(time.Until(b.hour(3)) - time.Minute)
+			stop()
+			check(b, 1, 1, 2)
+		})
+	})
+	t.Run("not begun", func(t *testing.T) {
+		inPeriodicTest(t, func(b *periodicTest) {
+			_, stop := b.work("", nil, hourly)
+			time.Sleep(time.Minute)
+			stop()
+			time.Sleep(time.Until(b.hour(1)) + 3*time.Minute)
+			_, stop = b.work("", nil, hourly)
+			time.Sleep(time.Until(b.hour(3)) - time.Minute)
+			stop()
+			check(b, 2)
+		})
+	})
+}
