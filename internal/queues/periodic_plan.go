@@ -238,8 +238,9 @@ const (
 	// maxSends is how many requests a worker has under way for its periodic tasks: at its start all
 	// may be missing, and a client has few connections.
 	maxSends = 4
-	// maxKept is how many tasks one look is about at most. It reads those that are not as expected.
-	maxKept = 500
+	// maxKept is how many tasks one look is about at most. It reads those that are not as expected,
+	// until it has a megabyte of them (get.lua); of half of that, it asks for the rest.
+	maxKept, restFrom = 500, 1 << 19
 )
 
 // keepPeriodic looks after all periodic tasks, again and again until ctx ends.
@@ -264,6 +265,19 @@ func (w *Worker) keepPeriodic(ctx context.Context) {
 
 // look asks the server which tasks of a part are not in the queue as expected, and has them mended.
 func (w *Worker) look(ctx context.Context, part []*periodicTask) error {
+	for len(part) > 0 {
+		found, size, err := w.lookOnce(ctx, part)
+		if err != nil || size < restFrom {
+			return err
+		}
+		last := slices.IndexFunc(part, func(p *periodicTask) bool { return p.ID == found[len(found)-1].ID })
+		part = part[last+1:]
+	}
+	return nil
+}
+
+// lookOnce is one command of look. It returns what it has read, and how many bytes that was.
+func (w *Worker) lookOnce(ctx context.Context, part []*periodicTask) (found []store.Info, size int, err error) {
 	wanted, ids := make([]store.Wanted, len(part)), make([]string, len(part))
 	for i, task := range part {
 		ids[i] = task.ID
@@ -271,17 +285,18 @@ func (w *Worker) look(ctx context.Context, part []*periodicTask) error {
 	}
 	reply, err := w.send(ctx, w.Queue.Store.Get(store.AllPayloads, wanted...))
 	if err != nil {
-		return err
+		return nil, 0, err
 	}
 	now, found, err := store.DecodeGot(reply.Value, ids...)
 	if err != nil {
-		return err
+		return nil, 0, err
 	}
 	w.noteTime(now)
 	for _, t := range found {
 		w.tasks[t.ID].mend(ctx, t, now)
+		size += len(t.Result) + len(store.Pack(t.Kind, t.Header, time.Time{}, t.Payload))
 	}
-	return nil
+	return found, size, nil
 }
 
 // mend has the task put into the queue as its schedule says, once that has answered. What is due, or

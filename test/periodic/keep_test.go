@@ -143,3 +143,33 @@ func TestPeriodic_TellsOfATaskWithItsID(t *testing.T) {
 		}
 	})
 }
+
+// TestPeriodic_AllAreKept also beside some with large payloads, of which a reply has no more than a
+// megabyte: what is behind them is looked at, too.
+func TestPeriodic_AllAreKept(t *testing.T) {
+	inPeriodicTest(t, func(b *periodicTest) {
+		var tasks []sluice.Periodic
+		for i := range 26 {
+			task := sluice.Periodic{ID: fmt.Sprint("small", i), Schedule: sluice.Every(24 * time.Hour)}
+			if i < 6 { // their handlers are at work all the time
+				task = sluice.Periodic{ID: fmt.Sprint("large", i), Schedule: sluice.Every(time.Second), Payload: make([]byte, 600<<10)}
+			}
+			tasks = append(tasks, task)
+		}
+		_, stop := b.work("", func(ctx context.Context, _ sluice.Entry) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}, tasks...)
+		defer stop()
+		time.Sleep(3 * time.Minute)
+		for i := 6; i < 26; i++ {
+			state, err := b.Q.Cancel(b.Context(), tasks[i].ID)
+			require.NoError(b, err)
+			require.Equal(b, sluice.StateScheduled, state)
+		}
+		time.Sleep(2 * time.Minute)
+		stats, err := b.Q.Stats(b.Context())
+		require.NoError(b, err)
+		require.EqualValues(b, 20, stats.Scheduled)
+	})
+}
