@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"reflect"
 	"regexp"
 	"strings"
 	"time"
@@ -33,10 +34,9 @@ func inTransaction(tx Execer) error {
 	if _, is := tx.(*sql.Conn); is {
 		return nil
 	}
-	_, begins := tx.(interface {
-		BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
-	})
-	if begins {
+	// By their names: what those of gorm and bun return is of types of their own. Their transactions may
+	// begin others within.
+	if v := reflect.ValueOf(tx); v.MethodByName("BeginTx").IsValid() && !v.MethodByName("Commit").IsValid() {
 		return fmt.Errorf("%w: %T is no transaction", sluice.ErrInvalid, tx)
 	}
 	return nil

@@ -132,7 +132,9 @@ func TestOutbox_RefusesWhatIsWrong(t *testing.T) {
 		refuses(sluicesql.Outbox{Dialect: d}, "", sluice.Task{ID: "a"})
 		refuses(sluicesql.Outbox{Dialect: d}, strings.Repeat("q", 513), sluice.Task{ID: "a"})
 		// Each statement would be committed by itself.
-		require.ErrorIs(t, sluicesql.Outbox{Dialect: d}.Enqueue(t.Context(), db, "q", sluice.Task{ID: "a"}), sluice.ErrInvalid)
+		for _, tx := range []sluicesql.Execer{db, preparing{db}} {
+			require.ErrorIs(t, sluicesql.Outbox{Dialect: d}.Enqueue(t.Context(), tx, "q", sluice.Task{ID: "a"}), sluice.ErrInvalid)
+		}
 		require.ErrorIs(t, sluicesql.Outbox{Dialect: 7}.Migrate(t.Context(), db), sluice.ErrInvalid)
 		require.Zero(t, rows(t, db, "sluice_outbox"))
 		require.ErrorIs(t, (&sluicesql.Relay{DB: db, Outbox: sluicesql.Outbox{Dialect: d}}).Run(t.Context()), sluice.ErrInvalid)
@@ -359,4 +361,11 @@ func TestRelay_ARowOfAnothersHoldsUpNone(t *testing.T) {
 		require.NoError(t, db.QueryRowContext(t.Context(), "SELECT task FROM sluice_outbox_refused").Scan(&text))
 		require.Equal(t, "by hand", text)
 	})
+}
+
+// preparing is a database as gorm's with PrepareStmt: what it begins is of a type of its own.
+type preparing struct{ *sql.DB }
+
+func (preparing) BeginTx(context.Context, *sql.TxOptions) (sluicesql.Execer, error) {
+	return nil, errors.ErrUnsupported
 }

@@ -141,7 +141,7 @@ func (w *relaying) ask(ctx context.Context) error {
 		if err == nil {
 			err = errors.Join(rows.Err(), rows.Close())
 		}
-		if err != nil && !strings.Contains(err.Error(), "1064") { // a syntax that it does not know
+		if err != nil && !strings.Contains(err.Error(), "Error 1064") { // a syntax that it does not know
 			return err
 		}
 		w.skips = err == nil
@@ -188,11 +188,14 @@ func (w *relaying) run(ctx context.Context) {
 			q.busy, under = true, under+1
 			go func() { ended <- moved{q, w.work(ctx, q)} }() // ends when the queue has no rows, or does not take them; run waits for it
 		}
-		for again := false; err == nil && !again && ctx.Err() == nil; {
+		for look, again := time.Now().Add(w.next()), false; err == nil && !again && ctx.Err() == nil; {
 			var e moved
-			if again, e = w.pause(ctx, w.next(), ended); e.queue != nil {
+			if again, e = w.pause(ctx, time.Until(look), ended); e.queue != nil {
 				err, again = end(e), unseen
 				failing = failing && err != nil
+				if sooner := time.Now().Add(w.next()); sooner.Before(look) { // it is tried again
+					look = sooner
+				}
 			}
 		}
 		if err != nil && ctx.Err() == nil {
@@ -259,14 +262,22 @@ func (w *relaying) pause(ctx context.Context, d time.Duration, ended <-chan move
 	return look, e
 }
 
-// work moves rows of a queue until it has none, or does not take them. Whether its Redis answers is
-// asked first: while it does not, it must not keep a transaction, nor the place of another queue.
+// work moves rows of a queue until it has none, or does not take them. Whether its Redis takes anything
+// is asked first: while it does not, it must not keep a transaction, nor the place of another queue.
 func (w *relaying) work(ctx context.Context, q *target) error {
-	if !w.answers(ctx, q) {
+	if !w.takes(ctx, q) {
 		return nil
 	}
-	for ctx.Err() == nil {
-		w.places <- struct{}{}
+	for {
+		select {
+		case w.places <- struct{}{}:
+		case <-ctx.Done():
+			return nil
+		}
+		if ctx.Err() != nil { // select takes either
+			<-w.places
+			return nil
+		}
 		n, err := w.step(ctx, q)
 		<-w.places
 		if err != nil || n == 0 || q.fails > 0 {
@@ -276,7 +287,6 @@ func (w *relaying) work(ctx context.Context, q *target) error {
 			return err
 		}
 	}
-	return nil
 }
 
 // waiting returns the queues that have rows and take them, and are not worked on.

@@ -79,13 +79,28 @@ func TestOutbox_ARowIsBounded(t *testing.T) {
 // TestRelay_HasOthersWaitForNoRedis: while a relay waits for one that hangs, transactions that enqueue
 // do not, and other queues go on.
 func TestRelay_HasOthersWaitForNoRedis(t *testing.T) {
+	othersGoOn(t, redistest.FullOrShort(200, 40), hungQueue)
+}
+
+// TestRelay_HasOthersWaitForNoPrimary: likewise while one answers what only reads, and takes nothing.
+func TestRelay_HasOthersWaitForNoPrimary(t *testing.T) {
+	redistest.NotShort(t)
+	rdb := redistest.Start(t, "--min-replicas-to-write", "1").Client(t)
+	othersGoOn(t, 100, func(t *testing.T, name string) *sluice.Queue {
+		q, err := sluice.NewQueue(rdb, name)
+		require.NoError(t, err)
+		return q
+	})
+}
+
+// othersGoOn has a relay with some queues that take nothing, and one that does.
+func othersGoOn(t *testing.T, n int, bad func(t *testing.T, name string) *sluice.Queue) {
 	each(t, func(t *testing.T, db *sql.DB, d sluicesql.Dialect) {
 		o := sluicesql.Outbox{Dialect: d}
 		good, _ := newQueue(t, "mails")
 		queues := []*sluice.Queue{good}
-		hung := redistest.FullOrShort(200, 40)
-		for i := range hung {
-			queues = append(queues, hungQueue(t, fmt.Sprint("orders", i)))
+		for i := range n {
+			queues = append(queues, bad(t, fmt.Sprint("orders", i)))
 			enqueue(t, db, o, fmt.Sprint("orders", i), sluice.Task{ID: "a"})
 		}
 		r := &sluicesql.Relay{DB: db, Outbox: o, Queues: queues, Logger: quiet}
@@ -102,8 +117,30 @@ func TestRelay_HasOthersWaitForNoRedis(t *testing.T) {
 			enqueue(t, db, o, "mails", sluice.Task{ID: id})
 			r.Kick()
 			waitFor(t, func() bool { _, err := good.Get(t.Context(), id); return err == nil })
-			require.Less(t, time.Since(began), time.Duration(hung)*50*time.Millisecond, "though all of them are asked in vain, for a second each")
+			require.Less(t, time.Since(began), time.Duration(n)*50*time.Millisecond, "though all of them are asked in vain, for a second each")
 		}
+	})
+}
+
+// TestRelay_WaitsForReplicas, and does not enqueue the same tasks again and again meanwhile.
+func TestRelay_WaitsForReplicas(t *testing.T) {
+	redistest.NotShort(t)
+	each(t, func(t *testing.T, db *sql.DB, d sluicesql.Dialect) {
+		primary, o := redistest.Start(t, "--repl-diskless-sync-delay", "0"), sluicesql.Outbox{Dialect: d}
+		var calls atomic.Int64
+		q, err := sluice.NewQueue(primary.Client(t), "orders", sluice.WithQueueReplicas(1),
+			sluice.WithQueueHooks(sluice.QueueHooks{TasksSent: func(context.Context, sluice.TasksSent) { calls.Add(1) }}))
+		require.NoError(t, err)
+		enqueue(t, db, o, q.Name(), sluice.Task{ID: "a"})
+		relay(t, &sluicesql.Relay{DB: db, Outbox: o, Queues: []*sluice.Queue{q}, Logger: quiet})
+		time.Sleep(3 * time.Second) // it looks four times
+		require.Zero(t, calls.Load())
+		require.Equal(t, 1, rows(t, db, "sluice_outbox"))
+		host, port, err := net.SplitHostPort(primary.Addr)
+		require.NoError(t, err)
+		redistest.Start(t, "--replicaof", host+" "+port)
+		waitFor(t, func() bool { return rows(t, db, "sluice_outbox") == 0 })
+		require.EqualValues(t, 1, calls.Load())
 	})
 }
 

@@ -66,7 +66,9 @@ func (w *relaying) step(ctx context.Context, q *target) (moved int, err error) {
 	if _, err := keyspace.Key("", name); err != nil { // too long, for one
 		name = fmt.Sprintf("sluicesql:%x", sha256.Sum256([]byte(name)))
 	}
-	lock, err := w.Locker.TryLock(ctx, name)
+	asking, cancel := context.WithTimeout(ctx, probeFor)
+	defer cancel()
+	lock, err := w.Locker.TryLock(asking, name)
 	if errors.Is(err, sluice.ErrLocked) {
 		return 0, nil
 	}
@@ -236,14 +238,17 @@ func (w *relaying) enqueue(ctx context.Context, q *target, rows []*written) (ref
 	return refused, err
 }
 
-// answers reports whether a queue's server answers, whatever it says.
-func (w *relaying) answers(ctx context.Context, q *target) bool {
+// takes reports whether a queue's server takes what is written: a change that changes nothing. With
+// another error than those, the rows say what it is about.
+func (w *relaying) takes(ctx context.Context, q *target) bool {
 	ctx, cancel := context.WithTimeout(ctx, probeFor)
 	defer cancel()
-	_, err := q.Get(ctx, "sluicesql")
-	if errors.Is(err, sluice.ErrUnavailable) || errors.Is(err, sluice.ErrUnknown) || errors.Is(err, context.DeadlineExceeded) {
-		w.noteQueue(q, err)
-		return false
+	_, err := q.Cancel(ctx, sluice.NewID())
+	for _, no := range []error{sluice.ErrUnavailable, sluice.ErrUnknown, sluice.ErrUnderReplicated, context.DeadlineExceeded} {
+		if errors.Is(err, no) {
+			w.noteQueue(q, err)
+			return false
+		}
 	}
 	return true
 }
