@@ -37,8 +37,8 @@ var (
 	// ones.
 	ErrStale = queues.ErrStale
 
-	// ErrNotFound says that the queue has no such task, or no stock of an item. Only Get and Stock
-	// return it: Cancel returns StateAbsent, Reschedule returns false, and Revive and Drop do not
+	// ErrNotFound says that the queue has no such task, or no stock of an item. Only Get, Await and
+	// Stock return it: Cancel returns StateAbsent, Reschedule returns false, and Revive and Drop do not
 	// count the ID.
 	ErrNotFound = queues.ErrNotFound
 

@@ -19,22 +19,23 @@ type shopOrders struct {
 }
 
 type shopOrder struct {
-	Buyer string
-	Paid  bool
-	Until time.Time
-	Left  time.Duration // to pay
+	Buyer           string
+	Paid, Cancelled bool
+	Until           time.Time
+	Left            time.Duration // to pay
 }
 
-// Open writes the row at its first call, and returns it.
+// Open writes the row at its first call, cancels it when its time is over, and returns it.
 func (o *shopOrders) Open(_ context.Context, number, buyer string, payIn time.Duration) (shopOrder, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	row, ok := o.rows[number]
 	if !ok {
 		row = shopOrder{Buyer: buyer, Paid: buyer == "ann", Until: time.Now().Add(payIn)}
-		o.rows[number] = row
 	}
 	row.Left = time.Until(row.Until)
+	row.Cancelled = !row.Paid && row.Left <= 0
+	o.rows[number] = row
 	return row, nil
 }
 
@@ -72,11 +73,11 @@ func Example_sale() {
 			return err // tried again; the unit stays held
 		case order.Paid:
 			return nil // the unit is sold
-		case order.Left > 0:
-			return sluice.Again(order.Left) // the unit stays held
+		case order.Cancelled: // its row says so, whatever the clock does
+			defer stop()                     // the example is over
+			return sluice.Discard(errUnpaid) // the unit is back
 		}
-		defer stop()                     // the example is over
-		return sluice.Discard(errUnpaid) // the unit is back
+		return sluice.Again(order.Left) // the unit stays held
 	})
 	err = (&sluice.Worker{Queue: queue, Handler: mux.Serve, Logger: slog.New(slog.DiscardHandler)}).Run(ctx)
 	if err != nil {

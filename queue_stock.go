@@ -36,8 +36,8 @@ type Take struct {
 	// Units is how many: 1 to 1,000,000. Defaults to 1.
 	Units int
 	// Restore has the task hold its units whatever is left, so that Left may be below 0. It fills a
-	// Redis that came back empty: first enqueue the orders that are not paid, with Restore; then
-	// SetStock of what there was less what is paid.
+	// Redis that came back empty: first enqueue all orders that are not cancelled, the paid ones too,
+	// with Restore; then SetStock of the whole total.
 	Restore bool
 }
 

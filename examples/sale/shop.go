@@ -66,16 +66,17 @@ func (s *Shop) Order(ctx context.Context, e sluice.Entry) error {
 		return err // tried again: the phone stays held
 	case order.Paid:
 		return nil // the phone is sold
-	case order.Left > 0:
+	case order.Cancelled: // its row says so, whatever the clock does
+		return sluice.Discard(errUnpaid) // the phone can be bought again
+	default:
 		return sluice.Again(order.Left) // looks again when the time to pay is over; held until then
 	}
-	return sluice.Discard(errUnpaid) // cancelled: it can be bought again
 }
 
 // Row is what an order's row says.
 type Row struct {
-	Paid bool
-	Left time.Duration // to pay; 0 if the order is cancelled
+	Paid, Cancelled bool
+	Left            time.Duration // to pay
 }
 
 // open writes an order's row if there is none, or cancels it if its time to pay is over. If the buyer
@@ -92,11 +93,7 @@ func (s *Shop) Open(ctx context.Context, number, buyer string) (Row, error) {
 	var payBy int64
 	now := time.Now()
 	err := s.DB.QueryRowContext(ctx, open, number, buyer, now.Add(s.PayIn).UnixMilli(), now.UnixMilli()).Scan(&state, &payBy)
-	row := Row{Paid: state == "paid"}
-	if state == "unpaid" {
-		row.Left = max(time.UnixMilli(payBy).Sub(now), time.Millisecond)
-	}
-	return row, err
+	return Row{Paid: state == "paid", Cancelled: state == "cancelled", Left: time.UnixMilli(payBy).Sub(now)}, err
 }
 
 // Refill fills a Redis that came back empty, while the shop is closed: there are no purchases, no

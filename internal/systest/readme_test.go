@@ -69,8 +69,8 @@ var (
 type (
 	table struct{}
 	order struct {
-		Paid bool
-		Left time.Duration
+		Paid, Cancelled bool
+		Left            time.Duration
 	}
 )
 
