@@ -344,42 +344,56 @@ func TestLocker_InspectNamesTheOwnersOfPermits(t *testing.T) {
 }
 
 // TestLocker_InspectNamesThoseWhoWait, in the order in which they do, and come then: a label may look
-// like anything.
+// like anything. On a busy machine one may come too late for what is reserved for it, and the next one
+// before it: then all wait once more.
 func TestLocker_InspectNamesThoseWhoWait(t *testing.T) {
+	waiters := []string{"first", "", "eu:7:1:2", "*5:5", ">", strings.Repeat("ö", 32)}
+	named := slices.DeleteFunc(slices.Clone(waiters), func(label string) bool { return label == "" })
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for kind, opts := range map[string][]sluice.LockOption{"lock": nil, "fences": {sluice.WithFencing()}, "permits": {sluice.WithPermits(1)}} {
-			ctx, rdb, name := t.Context(), s.Client(t), redistest.Name(t)
-			looker := systest.NewLocker(t, rdb)
-			held, err := looker.Lock(ctx, name, opts...)
-			require.NoError(t, err)
-			waiters := []string{"first", "", "eu:7:1:2", "*5:5", ">", strings.Repeat("ö", 32)}
-			come := make(chan string)
-			var named []string
-			for i, label := range waiters {
-				own := opts
-				if label != "" {
-					own, named = append(slices.Clip(opts), sluice.WithOwner(label)), append(named, label)
+			var came []string
+			for range 5 {
+				if came = comeInTurn(t, s.Client(t), waiters, named, opts); slices.Equal(came, waiters) {
+					break
 				}
-				l := systest.NewLocker(t, rdb)
-				go func() { // ends with its turn
-					_ = l.Do(ctx, name, func(context.Context) error { come <- label; return nil }, own...)
-				}()
-				require.Eventually(t, func() bool {
-					info, err := looker.Inspect(ctx, name)
-					return err == nil && info.Waiting == i+1
-				}, 20*time.Second, time.Millisecond, kind)
 			}
-			info, err := looker.Inspect(ctx, name)
-			require.NoError(t, err)
-			require.Equal(t, named, info.WaitingOwners, kind)
-			require.NoError(t, held.Unlock(ctx))
-			for i, label := range waiters {
-				require.Equal(t, label, <-come, kind)
-				require.Eventually(t, func() bool {
-					info, err := looker.Inspect(ctx, name)
-					return err == nil && info.Waiting <= len(waiters)-1-i
-				}, 20*time.Second, time.Millisecond, kind)
-			}
+			require.Equal(t, waiters, came, kind)
 		}
 	})
+}
+
+// comeInTurn has callers with labels wait for a name, one after the other, and returns in which order
+// they have had it.
+func comeInTurn(t *testing.T, rdb redis.UniversalClient, waiters, named []string, opts []sluice.LockOption) (came []string) {
+	ctx, name := t.Context(), redistest.Name(t)
+	looker := systest.NewLocker(t, rdb)
+	held, err := looker.Lock(ctx, name, opts...)
+	require.NoError(t, err)
+	come := make(chan string)
+	for i, label := range waiters {
+		own := opts
+		if label != "" {
+			own = append(slices.Clip(opts), sluice.WithOwner(label))
+		}
+		l := systest.NewLocker(t, rdb)
+		go func() { // ends with its turn
+			_ = l.Do(ctx, name, func(context.Context) error { come <- label; return nil }, own...)
+		}()
+		require.Eventually(t, func() bool {
+			info, err := looker.Inspect(ctx, name)
+			return err == nil && info.Waiting == i+1
+		}, 20*time.Second, time.Millisecond)
+	}
+	info, err := looker.Inspect(ctx, name)
+	require.NoError(t, err)
+	require.Equal(t, named, info.WaitingOwners)
+	require.NoError(t, held.Unlock(ctx))
+	for i := range waiters {
+		came = append(came, <-come)
+		require.Eventually(t, func() bool {
+			info, err := looker.Inspect(ctx, name)
+			return err == nil && info.Waiting <= len(waiters)-1-i
+		}, 20*time.Second, time.Millisecond)
+	}
+	return came
 }
