@@ -257,7 +257,8 @@ func KindTimeout(d time.Duration) KindOption { return func(k *kindRule) { k.time
 // KindMaxAttempts is how many attempts a task of the kind has before a Worker puts it among the
 // dead letters, if WithMaxAttempts does not allow fewer. It cannot be more: set WithMaxAttempts to
 // the largest that a kind needs. One that was claimed more often, since processes have died over
-// it, is not handed out. 0 and negative are no limit of its own. Defaults to none.
+// it, is not handed out. An error of a function of Worker.Use that has not called the Mux is counted
+// by the Worker's limit. 0 and negative are no limit of its own. Defaults to none.
 func KindMaxAttempts(n int) KindOption { return func(k *kindRule) { k.maxAttempts = n } }
 
 // KindBackoff replaces Worker.Backoff for tasks of the kind. nil means Worker.Backoff. Defaults to
@@ -324,6 +325,9 @@ func (m *Mux) Serve(ctx context.Context, e Entry) error {
 	if serve == nil {
 		serve = m.build()
 	}
+	if k := m.kinds[e.Kind]; k != nil { // before any function of Use, which may return an error
+		lease.Note(ctx, k)
+	}
 	return (*serve)(ctx, e)
 }
 
@@ -347,7 +351,6 @@ func (m *Mux) dispatch(ctx context.Context, e Entry) error {
 	if k == nil {
 		return &unknownKindError{kind: e.Kind, id: e.ID, mux: m, later: Again(backoff.Half(unknownKindPause))}
 	}
-	lease.Note(ctx, k)
 	if k.maxAttempts > 0 && e.Attempt > k.maxAttempts {
 		return Permanent(errors.New("attempts used up"))
 	}

@@ -398,3 +398,20 @@ func TestTyped_BadInputSendsNothing(t *testing.T) {
 		require.PanicsWithValue(b, `sluice: Mux.Handle: kind "order" is there already`, handle)
 	})
 }
+
+// TestMux_KindsHaveTheirRulesAlsoWhereUseFails before their handlers: the last attempt is buried with
+// that error, not one more with another.
+func TestMux_KindsHaveTheirRulesAlsoWhereUseFails(t *testing.T) {
+	onMux(t, func(m muxTest) {
+		m.Use(func(sluice.Handler) sluice.Handler {
+			return func(context.Context, sluice.Entry) error { return errFailed }
+		})
+		nothing := func(context.Context, sluice.Entry) error { return nil }
+		m.Handle("once", nothing, sluice.KindMaxAttempts(1))
+		m.Handle("later", nothing, sluice.KindBackoff(func(int, error) time.Duration { return 2 * time.Hour }))
+		m.run(sluice.Task{ID: "once", Kind: "once"}, sluice.Task{ID: "later", Kind: "later"})
+		require.Equal(m, sluice.StateDead, m.Get("once").State)
+		require.Equal(m, "failed", m.Get("once").Reason)
+		require.WithinDuration(m, time.Now().Add(2*time.Hour), m.Get("later").Due, time.Minute)
+	})
+}
