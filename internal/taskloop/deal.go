@@ -2,6 +2,7 @@ package taskloop
 
 import (
 	"container/heap"
+	"math"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/backoff"
@@ -22,10 +23,11 @@ const (
 	quantum = 50 * time.Millisecond
 )
 
-// account is what a queue is charged for.
+// account is what a queue is charged for. Its first two sums are of nanoseconds, times a queue's
+// weight: in whole numbers they would come to an end.
 type account struct {
-	charged  time.Duration // for the tasks that it was dealt
-	taken    time.Duration // of that, what handlers have taken that have returned
+	charged  float64       // for the tasks that it was dealt
+	taken    float64       // of that, what handlers have taken that have returned
 	cost     time.Duration // what a task has cost lately; 0 if that is not known
 	running  int           // handlers that keep a runner,
 	began    time.Duration // the sum of when they began, since the loop did,
@@ -34,21 +36,21 @@ type account struct {
 }
 
 // charge charges for tasks, or gives back what was charged.
-func (a *account) charge(d time.Duration) { a.charged += d }
+func (a *account) charge(d time.Duration) { a.charged += float64(d) }
 
 // each is what a task is charged with when it is claimed: what one has cost lately, or more if
 // those that run have taken longer already.
 func (a *account) each(elapsed time.Duration) time.Duration {
 	each := max(a.cost, leastCost)
 	if a.running > 0 {
-		each = max(each, elapsed-a.began/time.Duration(a.running))
+		each = max(each, (time.Duration(a.running)*elapsed-a.began)/time.Duration(a.running)) // the difference is small, as the sums are not
 	}
 	return each
 }
 
 // used is what its handlers have taken so far, of what it is charged for or will be.
-func (a *account) used(elapsed time.Duration) time.Duration {
-	return a.taken + time.Duration(a.running)*elapsed - a.began
+func (a *account) used(elapsed time.Duration) float64 {
+	return a.taken + float64(time.Duration(a.running)*elapsed-a.began)
 }
 
 // beyond is what its handlers have taken so far that was not charged yet.
@@ -77,7 +79,7 @@ func (l *loop) settleCost(d *delivery, took time.Duration) {
 		}
 		a.cost += (min(cost, 2*a.cost) - a.cost) / 8
 	}
-	a.taken += cost
+	a.taken += float64(cost)
 	owes := cost - d.charged
 	d.charged = 0
 	if owes > 0 {
@@ -95,7 +97,7 @@ func (l *loop) settleCost(d *delivery, took time.Duration) {
 // turnOf is when the queue has its next turn: what it was charged, and what its handlers have taken
 // beyond that so far, by its weight.
 func (l *loop) turnOf(q *queue, now time.Time) float64 {
-	return float64(q.account.charged+q.account.beyond(now.Sub(l.opened))) / float64(q.Weight)
+	return (q.account.charged + float64(q.account.beyond(now.Sub(l.opened)))) / float64(q.Weight)
 }
 
 // turns are the queues of a client from which a claim may bring something: a heap, the one whose
@@ -142,11 +144,11 @@ func (l *loop) wants(q *queue) {
 		from = l.whereOthersAre(now)
 	}
 	if q.hadNone && len(q.client.turns) > 0 {
-		from = min(from, q.client.turns[0].turn-1)
+		from = min(from, math.Nextafter(q.client.turns[0].turn, math.Inf(-1)))
 	}
 	if q.turn = l.turnOf(q, now); q.hadNone || q.turn < from {
-		raised := time.Duration((from - q.turn) * float64(q.Weight))
-		q.account.charge(raised)
+		raised := (from - q.turn) * float64(q.Weight)
+		q.account.charged += raised
 		q.account.taken += raised
 		q.turn = from
 	}
@@ -169,7 +171,7 @@ func (l *loop) whereOthersAre(now time.Time) float64 {
 	case next != nil:
 		return max(l.dealt, l.turnOf(next, now))
 	case l.last != nil:
-		return max(l.dealt, float64(l.last.account.used(now.Sub(l.opened)))/float64(l.last.Weight))
+		return max(l.dealt, l.last.account.used(now.Sub(l.opened))/float64(l.last.Weight))
 	}
 	return 0
 }

@@ -362,3 +362,22 @@ func TestShare_WhatOneHadAloneItDoesNotOwe(t *testing.T) {
 		}
 	}
 }
+
+// TestShare_NoUptimeIsTooLong: what queues are charged with, and when their handlers began, are sums
+// that whole numbers would have no room for after days.
+func TestShare_NoUptimeIsTooLong(t *testing.T) {
+	l := &loop{opened: time.Now(), dealt: 1e17}
+	q := &queue{client: new(client), place: -1}
+	q.Weight = 1000
+	l.wants(q)
+	require.InDelta(t, l.dealt, l.turnOf(q, time.Now()), 100)
+
+	const began = 3 * time.Hour
+	a := account{running: 1_000_000}
+	for range a.running {
+		a.began += began
+	}
+	require.Negative(t, a.began)
+	require.Equal(t, time.Second, a.each(began+time.Second))
+	require.InDelta(t, float64(a.running)*float64(time.Second), a.used(began+time.Second), 1)
+}
