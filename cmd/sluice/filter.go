@@ -181,7 +181,7 @@ func (m *met) isNew(t sluice.TaskInfo) bool {
 	if known, ok := m.known[half]; ok && known == other {
 		return false
 	}
-	if t.State == sluice.StateLeased || t.State == sluice.StateWaiting || t.State == sluice.StateScheduled && t.Due.Before(m.began.Add(mostRead)) {
+	if t.State == sluice.StateLeased || t.State == sluice.StateWaiting || t.Group != "" || t.State == sluice.StateScheduled && t.Due.Before(m.began.Add(mostRead)) {
 		m.known[half] = other
 	}
 	return true

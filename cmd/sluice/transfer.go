@@ -155,7 +155,7 @@ func (l *taskLine) task() (queue string, t sluice.TaskInfo, err error) {
 	return whole(l.Queue, l.QueueBytes), t, nil
 }
 
-// exported are the states that export writes if none is said. What waits comes last, as Restore wants it.
+// exported are the states that export writes if none is said.
 var exported = []sluice.State{sluice.StateLeased, sluice.StateDue, sluice.StateScheduled, sluice.StateDead, sluice.StateWaiting}
 
 func (a *app) exportCommand() *cobra.Command {
@@ -203,23 +203,40 @@ changes meanwhile: pause it first, and its leased tasks end. The lines hold payl
 	return c
 }
 
+// exportOrder is inOrder, but what waits in a group comes behind what is in play: import puts them into
+// a queue some thousands at a time, and would have the first one that waits be in play. So what comes
+// out of a group meanwhile is to be looked for once more.
+func exportOrder(states []sluice.State) []sluice.State {
+	order := inOrder(states)
+	i := slices.Index(order, sluice.StateWaiting)
+	if i < 0 {
+		return order
+	}
+	order = slices.Delete(order, i, i+1)
+	out := slices.DeleteFunc(slices.Clone(order), func(s sluice.State) bool { return s != sluice.StateScheduled && s != sluice.StateDue })
+	return append(append(order, sluice.StateWaiting), out...)
+}
+
 func (a *app) export(ctx context.Context, queues []*sluice.Queue, states []sluice.State, f *filter) error {
 	p := a.newProgress("export", -1)
 	defer p.end()
 	out := bufio.NewWriterSize(a.out, 1<<16)
 	encoder := json.NewEncoder(out)
 	encoder.SetEscapeHTML(false)
-	n := 0
+	n, order := 0, exportOrder(states)
 	for _, q := range queues {
 		m, err := f.on(ctx, q)
 		if err != nil {
 			return err
 		}
 		seen := newMet(states, a.now(ctx))
-		for _, state := range inOrder(states) {
+		for i, state := range order {
 			for t, err := range q.All(ctx, state, m.options(state, sluice.WithPayloadsUpTo(-1))...) {
 				if err == nil && m.IsPast(t, m.newest) {
 					break
+				}
+				if err == nil && slices.Index(order, state) < i && t.Group == "" { // not one that has come out of its group since
+					continue
 				}
 				var fits bool
 				if err == nil {

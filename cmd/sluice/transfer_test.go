@@ -297,3 +297,37 @@ func TestDrain_PausesAllBeforeItWaits(t *testing.T) {
 	}
 	require.Contains(t, s.ok("export", "--match", "*", "--state", "due"), `"shop/b"`, "a / is a character like others")
 }
+
+// TestExport_WhatIsInPlayComesFirst, of groups with more tasks than are imported at once: one that was
+// tried before stays in play, though others are due before it.
+func TestExport_WhatIsInPlayComesFirst(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	q := s.queue("orders")
+	ctx := t.Context()
+	_, err := q.Enqueue(ctx, sluice.Task{ID: "first", Group: "w"})
+	require.NoError(t, err)
+	es, err := q.Claim(ctx, 1, time.Hour)
+	require.NoError(t, err)
+	require.NoError(t, q.Retry(ctx, time.Hour, "timeout", es...))
+	tasks := make([]sluice.Task, importAtOnce+500)
+	for i := range tasks {
+		tasks[i] = sluice.Task{ID: fmt.Sprint(i), Group: "w"}
+	}
+	_, err = q.EnqueueBatch(ctx, tasks)
+	require.NoError(t, err)
+	want, err := q.Get(ctx, "first")
+	require.NoError(t, err)
+	require.Equal(t, sluice.StateScheduled, want.State)
+	file := filepath.Join(t.TempDir(), "orders.jsonl")
+	require.NoError(t, os.WriteFile(file, []byte(s.ok("export", "orders")), 0o600))
+	s.ok("import", file, "--to", "copy")
+	got, err := s.queue("copy").Get(ctx, "first")
+	require.NoError(t, err)
+	require.Equal(t, want.State, got.State)
+	require.Equal(t, want.Attempt, got.Attempt)
+	stats, err := s.queue("copy").Stats(ctx)
+	require.NoError(t, err)
+	require.EqualValues(t, len(tasks), stats.GroupWaiting)
+	require.Equal(t, []sluice.State{sluice.StateScheduled, sluice.StateWaiting, sluice.StateScheduled}, exportOrder([]sluice.State{sluice.StateWaiting, sluice.StateScheduled}))
+}

@@ -205,8 +205,8 @@ func (e *Exporter) search(ctx context.Context) (names []string, complete bool, e
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
-	case e.searched.IsZero() && e.failed == nil:
-		return nil, false, errors.New("the search for queues takes too long")
+	case e.searched.IsZero():
+		return nil, false, cmp.Or(e.failed, errors.New("the search for queues takes too long"))
 	case e.failed != nil && e.searching == nil: // the last one: a server that does not answer has no queues to tell of
 		return nil, false, e.failed
 	}

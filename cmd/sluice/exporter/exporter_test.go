@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -211,4 +213,21 @@ func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 		c.n.Add(int64(len(cmds)))
 		return next(ctx, cmds)
 	}
+}
+
+// TestExporter_IsDownWhileRedisHangs from the beginning on, also after a search has ended in vain.
+func TestExporter_IsDownWhileRedisHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rdb := redis.NewClient(&redis.Options{Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}})
+		defer rdb.Close()
+		e := exporter.New(rdb, exporter.Options{})
+		for range 3 {
+			_, body := get(t, e, "/metrics")
+			require.Contains(t, body, "sluice_exporter_up 0")
+			time.Sleep(2 * time.Minute)
+		}
+	})
 }

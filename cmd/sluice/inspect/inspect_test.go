@@ -227,6 +227,11 @@ func TestConnect_Addresses(t *testing.T) {
 func TestConnect_ClusterAndSentinel(t *testing.T) {
 	ctx := t.Context()
 	cluster := redistest.StartCluster(t)
+	one, err := inspect.Connect("redis://"+cluster.Nodes[0].Addr, inspect.Server{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, one.Close()) }()
+	_, err = inspect.Queues(t.Context(), one, inspect.Options{QueuePrefix: "Queue:"})
+	require.ErrorContains(t, err, "--cluster", "else it would tell of a part")
 	rdb, err := inspect.Connect("redis://"+cluster.Nodes[0].Addr, inspect.Server{Cluster: true})
 	require.NoError(t, err)
 	defer func() { _ = rdb.Close() }()

@@ -19,8 +19,12 @@ import (
 // paused or has limits, too. One that is empty otherwise has no key a day after the last task or
 // Worker. What stands beside ErrIncomplete was found before the search was ended.
 //
-// It takes a SCAN for each thousand keys of a primary, whatever they are.
+// It takes a SCAN for each thousand keys of a primary, whatever they are. A client of one node of a
+// Cluster is an error, each time: it may have been away when the client was made.
 func Queues(ctx context.Context, rdb redis.UniversalClient, o Options) ([]string, error) {
+	if IsClusterNode(ctx, rdb, o) {
+		return nil, errClusterNode
+	}
 	prefix := o.QueueKeys()
 	mains := map[string]bool{} // whether there is more of it than its main key
 	pattern := "*" + Literal(prefix) + "*"
@@ -44,6 +48,8 @@ func Queues(ctx context.Context, rdb redis.UniversalClient, o Options) ([]string
 	}
 	return names, wrap("search for queues", incomplete)
 }
+
+var errClusterNode = errors.New("search for queues: this is a node of a Cluster, and has a part of them: connect to the Cluster (--cluster)")
 
 // endings of the keys beside a queue's main key.
 var endings = []string{
