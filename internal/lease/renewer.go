@@ -30,6 +30,9 @@ type Renewable interface {
 	Renewable() bool
 	// Key is the key that is extended: it says on which server of a Cluster.
 	Key() any
+	// Replicas is what an extension waits for beside its server, nil for nothing: an answer to a batch
+	// comes when all of it has been waited for.
+	Replicas() any
 	// Extension returns the request that extends it, which is sent then; or false if it has
 	// ended meanwhile, and nothing must be sent: it has ended when it is removed.
 	Extension() (redisexec.Request, bool)
@@ -41,7 +44,7 @@ type Renewable interface {
 // Renewer extends leases, each at a third of its TTL, for as long as they are held. It
 // does so in batches: one pipeline for whatever is due, or will be within a tenth of its
 // TTL. On a Cluster each server has batches of its own, so that one that hangs costs its
-// own leases only. Leases of different TTLs wait for one another for up to a tenth of theirs.
+// own leases only; so have leases that wait for replicas, and on each server. Leases of different TTLs wait for one another for up to a tenth of theirs.
 //
 // A batch is given half the time that the most pressing of its leases has left, five seconds at
 // most, so that there is always another try; what it answers later still counts. While a server
@@ -58,7 +61,7 @@ type Renewer struct {
 	mu      sync.Mutex // guards what follows
 	entries map[Renewable]*entry
 	peak    int           // the most entries so far, see shrink.Map
-	nodes   map[any]*node // that keep leases, see redisexec.Executor.NodeOf
+	nodes   map[any]*node // that keep leases, see nodeOf
 	nextDue time.Time     // when the loop takes its next turn; zero while it has none
 	closed  bool
 }
@@ -103,7 +106,7 @@ func (r *Renewer) Add(m Renewable) {
 	now, ttl := time.Now(), m.TTL()
 	// Sooner, if the acquisition took so long that not much of the TTL is left.
 	due := backoff.Sooner(now.Add(RenewAfter(ttl)), now.Add(m.Deadline().Sub(now)/2))
-	id := r.executor.NodeOf(m.Key())
+	id := r.nodeOf(m)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -119,6 +122,16 @@ func (r *Renewer) Add(m Renewable) {
 	if r.nextDue.IsZero() || due.Before(r.nextDue) {
 		r.loop.Wake()
 	}
+}
+
+// nodeOf returns which node keeps a lease: a server or, of leases that wait for the same replicas, a part
+// of it.
+func (r *Renewer) nodeOf(m Renewable) any {
+	id := r.executor.NodeOf(m.Key())
+	if replicas := m.Replicas(); replicas != nil {
+		return [2]any{id, replicas}
+	}
+	return id
 }
 
 // wait puts a lease into the schedule of the server that keeps it, or moves it there. One that is
@@ -348,7 +361,7 @@ func (r *Renewer) send(b *batch) {
 	}
 	extended, ids := make([]bool, len(requests)), make([]any, len(requests))
 	for i, e := range members {
-		ids[i] = r.executor.NodeOf(e.lease.Key()) // it may have moved
+		ids[i] = r.nodeOf(e.lease) // it may have moved
 		extended[i] = e.lease.HandleExtension(b.sent, results[i])
 	}
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -197,6 +198,35 @@ func TestRenewer_ServersAreExtendedApart(t *testing.T) {
 		r.Close()
 		require.Len(t, c.pipelines(), 4)
 		executor.Close(t.Context())
+	})
+}
+
+// replicated is a lease whose extension waits for a replica.
+type replicated struct{ *counted }
+
+func (replicated) Replicas() any { return 1 }
+
+// TestRenewer_WaitsForReplicasApart: of a lease that waits for no replica, no answer comes later because
+// of one that does.
+func TestRenewer_WaitsForReplicasApart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{answer: succeed}
+		var keys []string
+		s.sent = func(of []string) { keys = append(keys, strings.Join(of, " ")) }
+		executor := redisexec.New(s)
+		r := NewRenewer(executor)
+		for i := range 3 {
+			r.Add(newCounted(fmt.Sprint("plain", i), 15*time.Second, new(atomic.Int64)))
+			r.Add(replicated{newCounted(fmt.Sprint("replicated", i), 15*time.Second, new(atomic.Int64))})
+		}
+		time.Sleep(6 * time.Second)
+		r.Close()
+		executor.Close(t.Context())
+		require.Len(t, keys, 2)
+		for _, of := range keys {
+			require.Contains(t, []int{0, 3}, strings.Count(of, "plain"), of)
+		}
 	})
 }
 

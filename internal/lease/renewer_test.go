@@ -92,6 +92,7 @@ func (h *held) TTL() time.Duration  { return h.ttl }
 func (h *held) Deadline() time.Time { return h.lease.Deadline() }
 func (h *held) Renewable() bool     { return h.lease.Renewable() }
 func (h *held) Key() any            { return "key" }
+func (h *held) Replicas() any       { return nil }
 func (h *held) Extension() (redisexec.Request, bool) {
 	return script.Request([]any{"key"}, "token"), h.lease.Valid()
 }

@@ -75,8 +75,8 @@ func (e *Engine) Close() (holds []*Hold, errs []error) {
 		close(e.closed)
 		e.queues.Close()
 		e.permits.Close()
+		e.renewer.Close() // else each release would wait for its renewal, whose connection may be dead
 		holds, errs = e.UnlockAll(ctx)
-		e.renewer.Close()
 		e.janitor.Close()
 		e.Executor.Close(ctx)
 		e.notifier.Close(ctx)

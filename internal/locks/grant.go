@@ -127,7 +127,7 @@ func microseconds(d time.Duration) uint32 {
 
 // expected returns how long a reply takes at the least, by what was noted lately, or 0.
 func (r *roundTrips) expected() time.Duration {
-	if time.Now().UnixNano()-r.noted.Load() > int64(expectedFor) {
+	if since := time.Now().UnixNano() - r.noted.Load(); since > int64(expectedFor) || since < 0 { // the clock was set back
 		return 0
 	}
 	return min(max(r.shortest(), time.Duration(r.inVain.Load())*time.Microsecond), longestExpected)

@@ -276,6 +276,15 @@ func (h *Hold) Renewable() bool { return h.lease.Renewable() }
 // Key is the lock's key.
 func (h *Hold) Key() any { return h.address.RoutingKey() }
 
+// Replicas is for how many replicas a renewal waits, and how long.
+func (h *Hold) Replicas() any {
+	if h.options.Replicas <= 0 {
+		return nil
+	}
+	r := h.replicated(redisexec.Request{})
+	return [2]int64{int64(r.Replicas), int64(r.ReplicaWait)}
+}
+
 // Extension returns the request that renews the lock, or false if it has ended.
 func (h *Hold) Extension() (redisexec.Request, bool) {
 	return h.extendRequest(h.options.TTL), h.lease.Ask(h.options.TTL)

@@ -236,6 +236,8 @@ func TestRoundTrips_ExpectNoMoreThanADistance(t *testing.T) {
 		}
 		require.Equal(t, 20*time.Millisecond, r.expected())
 		require.Equal(t, 20*time.Millisecond, r.longest())
+		r.noted.Store(time.Now().Add(time.Hour).UnixNano())
+		require.Zero(t, r.expected(), "the local clock was set back by an hour since")
 	})
 }
 

@@ -146,6 +146,7 @@ func (k *kept) TTL() time.Duration  { return k.ttl }
 func (k *kept) Deadline() time.Time { return k.lease.Deadline() }
 func (k *kept) Renewable() bool     { return k.lease.Renewable() }
 func (k *kept) Key() any            { return k.queue.Store.RoutingKey() }
+func (k *kept) Replicas() any       { return nil }
 
 // Extension returns the request that extends the lease.
 func (k *kept) Extension() (redisexec.Request, bool) {

@@ -1,6 +1,7 @@
 package virtualtime
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -8,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
@@ -105,5 +108,60 @@ func TestLock_IsRenewedBesideAStalledBatch(t *testing.T) {
 		_ = pressed.Unlock(n.Context())
 		_ = patient.Unlock(n.Context())
 		time.Sleep(time.Minute)
+	})
+}
+
+// quietRenewals has extensions hang, as on a connection that is cut off without a word.
+type quietRenewals struct {
+	digest string
+	over   chan struct{}
+}
+
+func (q quietRenewals) hang(cmds ...redis.Cmder) {
+	for _, cmd := range cmds {
+		if args := cmd.Args(); len(args) > 1 && args[1] == q.digest {
+			<-q.over
+		}
+	}
+}
+
+func (quietRenewals) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (q quietRenewals) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		q.hang(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (q quietRenewals) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		q.hang(cmds...)
+		return next(ctx, cmds)
+	}
+}
+
+// TestLocker_ClosesThoughARenewalHangs: its connection is dead, others work, and each lock is free when
+// Close returns.
+func TestLocker_ClosesThoughARenewalHangs(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
+		q := quietRenewals{systest.Scripts().Digest("extend"), make(chan struct{})}
+		own := systest.BubbleClient(t, systest.BubbleDialer(m))
+		own.AddHook(q)
+		l, err := sluice.NewLocker(own, sluice.WithTTL(30*time.Second), sluice.WithAutoRenew())
+		require.NoError(t, err)
+		for _, name := range []string{"a", "b"} {
+			_, err := l.Lock(t.Context(), name)
+			require.NoError(t, err)
+		}
+		time.Sleep(10*time.Second + 100*time.Millisecond) // the renewal is under way
+		began := time.Now()
+		err = l.Close()
+		took, left := time.Since(began), rdb.Keys(t.Context(), "Lock:*").Val()
+		close(q.over)
+		require.NoError(t, own.Close())
+		require.NoError(t, err)
+		require.Empty(t, left)
+		require.LessOrEqual(t, took, time.Second, "it waits for what is under way")
 	})
 }
