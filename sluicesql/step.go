@@ -238,8 +238,8 @@ func (w *relaying) enqueue(ctx context.Context, q *target, rows []*written) (ref
 	return refused, err
 }
 
-// takes reports whether a queue's server takes what is written: a change that changes nothing. With
-// another error than those, the rows say what it is about.
+// takes reports whether a queue's server takes writes, by a change that changes nothing. Other errors
+// than those of a server that does not are left to the step, which has them again.
 func (w *relaying) takes(ctx context.Context, q *target) bool {
 	ctx, cancel := context.WithTimeout(ctx, probeFor)
 	defer cancel()

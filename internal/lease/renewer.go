@@ -44,7 +44,8 @@ type Renewable interface {
 // Renewer extends leases, each at a third of its TTL, for as long as they are held. It
 // does so in batches: one pipeline for whatever is due, or will be within a tenth of its
 // TTL. On a Cluster each server has batches of its own, so that one that hangs costs its
-// own leases only; so have leases that wait for replicas, and on each server. Leases of different TTLs wait for one another for up to a tenth of theirs.
+// own leases only; and so have, on each server, leases that wait for replicas. Leases of different TTLs
+// wait for one another for up to a tenth of theirs.
 //
 // A batch is given half the time that the most pressing of its leases has left, five seconds at
 // most, so that there is always another try; what it answers later still counts. While a server

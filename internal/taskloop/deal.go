@@ -23,8 +23,8 @@ const (
 	quantum = 50 * time.Millisecond
 )
 
-// account is what a queue is charged for. Its first two sums are of nanoseconds, times a queue's
-// weight: in whole numbers they would come to an end.
+// account is what a queue is charged for. The first two sums, in nanoseconds, grow for as long as the
+// loop runs, by up to the queue's weight in each: more than a whole number holds.
 type account struct {
 	charged  float64       // for the tasks that it was dealt
 	taken    float64       // of that, what handlers have taken that have returned

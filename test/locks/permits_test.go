@@ -344,16 +344,17 @@ func TestLocker_InspectNamesTheOwnersOfPermits(t *testing.T) {
 }
 
 // TestLocker_InspectNamesThoseWhoWait, in the order in which they do, and come then: a label may look
-// like anything. On a busy machine one may come too late for what is reserved for it, and the next one
-// before it: then all wait once more.
+// like anything. A machine that lets goroutines run late by a fifth of the shortest reservation may make
+// one of them too late for its own, so that the next one comes before it: only then all wait once more.
 func TestLocker_InspectNamesThoseWhoWait(t *testing.T) {
 	waiters := []string{"first", "", "eu:7:1:2", "*5:5", ">", strings.Repeat("ö", 32)}
 	named := slices.DeleteFunc(slices.Clone(waiters), func(label string) bool { return label == "" })
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for kind, opts := range map[string][]sluice.LockOption{"lock": nil, "fences": {sluice.WithFencing()}, "permits": {sluice.WithPermits(1)}} {
 			var came []string
+			lag := systest.Lag(t)
 			for range 5 {
-				if came = comeInTurn(t, s.Client(t), waiters, named, opts); slices.Equal(came, waiters) {
+				if came = comeInTurn(t, s.Client(t), waiters, named, opts); slices.Equal(came, waiters) || lag() < 10*time.Millisecond {
 					break
 				}
 			}
