@@ -1,12 +1,15 @@
 package sluicesql
 
 import (
+	"context"
 	"strconv"
-	"time"
 )
 
-// SetUnserved sets when a relay tells of queues that it has not.
-func SetUnserved(every, old time.Duration) { unservedEvery, unservedFor = every, old }
+// Unserved returns the look of a relay for rows of queues that it has not.
+func (r *Relay) Unserved() (func(context.Context), error) {
+	w, err := r.start()
+	return w.tellUnserved, err
+}
 
 // HaveRows and FirstRows are the relay's queries.
 func (o Outbox) HaveRows(n int) string      { return o.haveRows(n) }

@@ -52,11 +52,9 @@ const (
 	defaultPoll = time.Second
 	// stepsAtOnce is for how many queues a relay moves rows at a time.
 	stepsAtOnce = 8
+	// How often a relay looks for rows of queues that it has not, and how old they are if it says so.
+	unservedEvery, unservedFor = time.Minute, time.Minute
 )
-
-// How often a relay looks for rows of queues that it has not, and how old they are if it says so. Tests
-// have no such patience.
-var unservedEvery, unservedFor = time.Minute, time.Minute
 
 // Kick has the relay look for rows at once: call it after a commit. It never blocks, and does
 // nothing if the relay does not run in this process.

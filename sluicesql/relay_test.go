@@ -271,7 +271,7 @@ func TestRelay_PausesOnceForADatabaseThatFails(t *testing.T) {
 			queues = append(queues, q)
 			enqueue(t, db, o, q.Name(), sluice.Task{ID: "none left", Take: sluice.Take{Item: "phone"}})
 		}
-		const poll = 300 * time.Millisecond
+		const poll = time.Second
 		relay(t, &sluicesql.Relay{DB: db, Outbox: o, Queues: queues, Logger: quiet, Poll: poll})
 		waitFor(t, func() bool { return calls.Load() == 40 })
 		require.NoError(t, o.Migrate(t.Context(), db))

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 
 	_ "github.com/go-sql-driver/mysql"
 	_ "github.com/jackc/pgx/v5/stdlib"
@@ -39,7 +38,6 @@ func TestMain(m *testing.M) {
 		play(role)
 		return
 	}
-	sluicesql.SetUnserved(100*time.Millisecond, time.Second)
 	status := m.Run()
 	for _, d := range databases {
 		if d.server != nil && d.dialect != sluicesql.SQLite {
