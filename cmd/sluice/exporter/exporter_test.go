@@ -181,7 +181,7 @@ func TestExporter_SearchesOnceInAWhile(t *testing.T) {
 
 // TestExporter_ManyQueues: a scrape takes one script a queue, where no Worker runs, and no search.
 func TestExporter_ManyQueues(t *testing.T) {
-	_, rdb := newServer(t)
+	rdb := redistest.Start(t).Direct(t)
 	for i := range 1000 {
 		enqueue(t, newQueue(t, rdb, fmt.Sprintf("q%03d", i)), "a")
 	}

@@ -232,5 +232,5 @@ func decision(err error) string {
 
 // inLine waits until a client waits for the lock or queue with a key.
 func (g *guarded) inLine(key string) {
-	require.Eventually(g, func() bool { return systest.InLine(g.Context(), g.admin, key) > 0 }, 5*time.Second, time.Millisecond, key)
+	require.Eventually(g, func() bool { return systest.InLine(g.Context(), g.admin, key) > 0 }, 30*time.Second, time.Millisecond, key)
 }
