@@ -3,6 +3,7 @@ package virtualtime
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -64,33 +65,39 @@ func TestLine_AThousandDeadCostASection(t *testing.T) {
 }
 
 // TestLine_StoppedProcessesCostTheirReservations: fifty are stopped in line. The one behind them,
-// beside a process that goes on, waits for as many reservations at most.
+// beside a process that goes on, waits for as many reservations at most, in two of three fleets: its
+// polls, 1.25 s apart, fall into a reservation one time in ten, and twice in a row one time in hundred.
 func TestLine_StoppedProcessesCostTheirReservations(t *testing.T) {
-	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, _ redis.UniversalClient) {
-		const stopped, section = 50, time.Millisecond
-		f, end := newFleet(t, m, stopped+2)
-		defer end()
-		k := f.hold(0)
-		waiting, giveUp := context.WithCancel(t.Context())
-		_ = f.enter(waiting, 1, stopped+1)
-		for _, faults := range f.faults[1 : stopped+1] {
-			faults.HalfOpen()
-			faults.StallRequests()
-		}
-		f.release(k)
-		ctx, cancel := context.WithCancel(t.Context())
-		turns := f.loop(ctx, 0, section)
-		start := time.Now()
-		k = f.hold(stopped + 1)
-		require.LessOrEqual(t, time.Since(start), stopped*50*time.Millisecond)
-		f.release(k)
-		cancel()
-		giveUp()
-		turns()
-		for _, faults := range f.faults {
-			faults.Resume()
-		}
-	})
+	const stopped, section = 50, time.Millisecond
+	var took []time.Duration
+	for range 3 {
+		systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, _ redis.UniversalClient) {
+			f, end := newFleet(t, m, stopped+2)
+			defer end()
+			k := f.hold(0)
+			waiting, giveUp := context.WithCancel(t.Context())
+			_ = f.enter(waiting, 1, stopped+1)
+			for _, faults := range f.faults[1 : stopped+1] {
+				faults.HalfOpen()
+				faults.StallRequests()
+			}
+			f.release(k)
+			ctx, cancel := context.WithCancel(t.Context())
+			turns := f.loop(ctx, 0, section)
+			start := time.Now()
+			k = f.hold(stopped + 1)
+			took = append(took, time.Since(start))
+			f.release(k)
+			cancel()
+			giveUp()
+			turns()
+			for _, faults := range f.faults {
+				faults.Resume()
+			}
+		})
+	}
+	slices.Sort(took)
+	require.LessOrEqual(t, took[1], stopped*50*time.Millisecond, took)
 }
 
 // TestLine_WhoComesTooLateIsServedNext: a process is slower than it has said, so that its
