@@ -5,7 +5,7 @@
 -- ARGV[5] the member's score, '' for a new one   ARGV[6] 'join' to join the line if it is not acquired, or ''
 -- ARGV[7...] tokens of the same call's last requests, which had no reply
 -- RETURNS 0, or the first fence of the block, as text: the token holds the lock now, for the whole TTL
---         {ms that another client has it at most; place in line, from 0, -1 for none; score}, or the
+--         {ms that another client has it at most; place in line, from 0, -1 for none, -2 if it does not listen; score}, or the
 --         first of these where ARGV[6] is '': not acquired
 --         -1 KEYS[3] was not written by this library   -1-n it is held with n permits; of these two, nothing changed
 -- USES kinds, fence, lock_line, lock_join

@@ -2,7 +2,7 @@
 -- KEYS[1] the permits   KEYS[2] their line, if ARGV[4] or a fence is given   KEYS[3] the last fence, if one is wanted
 -- ARGV[1] token   ARGV[2] TTL in ms   ARGV[3] how many permits there are   ARGV[4] to ARGV[7...] as of acquire.lua
 -- RETURNS 0, or the fence, as text: the token holds a permit now, for the whole TTL
---         {ms until the first ends, at most; place in line, from 0, -1 for none; score}, or the
+--         {ms until the first ends, at most; place in line, as of acquire.lua; score}, or the
 --         first of these where ARGV[6] is '': not acquired
 --         -1 a key was not written by this library   -1-n there are n permits, -2 it is a plain lock; of these, nothing changed
 -- USES unpack, kinds, fence, lock_line, permits, lock_join

@@ -22,6 +22,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/notify"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // longestPoll is the longest time between two polls of one that is not the first in line, unless
@@ -199,18 +200,21 @@ func (p *Place) Ask(trip time.Duration, owner string) (member, score string) {
 // Member returns the one that may be in line, "" if there is none.
 func (p *Place) Member() string { return p.member }
 
-// Stands notes the reply: how many are before the member, -1 if it is not in line, and its score.
+// Stands notes the reply: how many are before the member, -1 or store.NotListening if it is not in line,
+// and its score.
 //
-// If it is not in line although the process is subscribed, the server does not know of the
-// subscription: its connection is dead, or goes to another server of a Cluster. Nothing else would
-// find that out while others have the lock by turns: this process would be out of line until a poll
-// found the lock free by chance.
+// If the server knows of no subscription, although it was confirmed, its connection is dead, or goes to
+// another server: of a Cluster, or to a primary that has become a replica and lives on. Nothing else
+// would find that out while others have the lock by turns: this process would be out of line until a
+// poll found the lock free by chance.
 func (p *Place) Stands(ahead int, score string) {
-	missing := ahead < 0 && p.asked.Confirmed
-	if missing || p.timedOut && ahead == 0 && p.ahead > 0 { // the latter should have been told
+	switch {
+	case ahead == store.NotListening && p.asked.Confirmed:
+		p.process.notifier.Renew(p.channel, p.asked)
+	case p.timedOut && ahead == 0 && p.ahead > 0: // it should have been told
 		p.process.notifier.RequestPing(p.channel)
 	}
-	if p.ahead, p.answered = ahead, true; ahead >= 0 {
+	if p.ahead, p.answered = max(ahead, -1), true; ahead >= 0 {
 		p.score = score
 	}
 }

@@ -90,6 +90,13 @@ func (s *standing) cut() {
 	}
 }
 
+// connected returns how many connections there have been.
+func (s *standing) connected() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.conns)
+}
+
 func (s *standing) pinged() int {
 	synctest.Wait()
 	s.mu.Lock()
@@ -200,6 +207,23 @@ func TestPlace_WithoutOneItPolls(t *testing.T) {
 		require.False(t, s.InLine())
 		require.GreaterOrEqual(t, s.wait(2*time.Hour, time.Hour), time.Hour/2)
 		require.Equal(t, 301*time.Millisecond, s.askAndWait(-1, 300*time.Millisecond, time.Hour))
+	})
+}
+
+// TestPlace_ASubscriptionThatIsElsewhere is made anew, once the server has not known it.
+func TestPlace_ASubscriptionThatIsElsewhere(t *testing.T) {
+	stand(t, func(t *testing.T, s *standing) {
+		s.Listen(wake)
+		s.Ask(0, "")
+		s.Stands(-2, "") // it was not confirmed yet
+		require.Zero(t, s.wait(time.Hour, time.Hour), "it is now")
+		s.ask(-1, "") // it may be denied
+		require.GreaterOrEqual(t, s.wait(2*time.Hour, time.Hour), time.Hour/2)
+		require.Equal(t, 1, s.connected())
+		s.ask(-2, "")
+		require.False(t, s.InLine())
+		require.Less(t, s.wait(2*time.Hour, time.Hour), time.Second, "it may join now")
+		require.Equal(t, 2, s.connected())
 	})
 }
 

@@ -33,6 +33,35 @@ func TestNotifier_ADeadConnectionIsReplaced(t *testing.T) {
 	})
 }
 
+// TestNotifier_RenewsAConnectionThatLeadsElsewhere: not again for what was seen of the one before, and
+// not at each poll.
+func TestNotifier_RenewsAConnectionThatLeadsElsewhere(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *setup) {
+		s.Renew("a", Mark{})
+		require.True(t, s.isOver(t), "there is no connection")
+		l := s.Join("a", nil)
+		require.True(t, notified(l))
+		first := s.Mark("a")
+		s.Renew("a", Mark{}) // it was not confirmed then
+		time.Sleep(time.Second)
+		require.Len(t, s.dialled(), 1)
+		s.Renew("a", first)
+		time.Sleep(time.Second)
+		require.Len(t, s.dialled(), 2)
+		require.True(t, notified(l))
+		time.Sleep(renewAgain)
+		s.Renew("a", first)
+		time.Sleep(time.Second)
+		require.Len(t, s.dialled(), 2)
+		for range 31 {
+			s.Renew("a", s.Mark("a"))
+			time.Sleep(time.Second)
+		}
+		require.Len(t, s.dialled(), 6, "each ten seconds, from the first on")
+		require.Len(t, s.m.PubSubChannels("*"), 1)
+	})
+}
+
 func TestNotifier_APingThatIsAnsweredChangesNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *setup) {
 		s.RequestPing("a")

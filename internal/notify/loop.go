@@ -91,7 +91,7 @@ func (r *route) plan(now time.Time) plan {
 	n := r.notifier
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	p, c := plan{pause: foreverPause, renew: r.moved}, r.conn
+	p, c := plan{pause: foreverPause, renew: r.renew}, r.conn
 	r.nextTurn = time.Time{}
 	r.dropUnused(now, &p)
 	if len(r.subscriptions) == 0 && n.routes[r.server] == r {
@@ -236,7 +236,7 @@ func (r *route) handle(message any) {
 		switch {
 		case s == nil:
 		case s.state == confirmed && m.Kind == "sunsubscribe": // not asked for: the slot has moved
-			r.moved = true
+			r.renew = true
 			r.loop.Wake()
 		case s.state != wanted && (m.Kind == "subscribe" || m.Kind == "ssubscribe"):
 			s.state = confirmed

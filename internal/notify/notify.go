@@ -27,6 +27,8 @@ const (
 	// retryDeniedAfter is when a subscription that access rules forbid is tried again: an
 	// operator may have changed them.
 	retryDeniedAfter = 10 * time.Second
+	// renewAgain is the shortest time between two connections that are made though the first works.
+	renewAgain = 10 * time.Second
 )
 
 // Notifier is a pub/sub connection or, on a Cluster, one to each server that keeps the slot of
@@ -206,9 +208,8 @@ func (n *Notifier) Mark(channel string) Mark {
 }
 
 // RequestPing has a channel's connection tested. Call it when a listener has found by polling
-// what it should have been notified of, or that the server does not know of its subscription. On a
-// Cluster the connection may be well, and to the wrong server: a replica accepts SSUBSCRIBE without
-// MOVED, and so does a primary that has just become one.
+// what it should have been notified of. On a Cluster the connection may be well, and to the wrong server: a
+// replica accepts SSUBSCRIBE without MOVED, and so does a primary that has just become one.
 func (n *Notifier) RequestPing(channel string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -221,6 +222,21 @@ func (n *Notifier) RequestPing(channel string) {
 	if !n.closed {
 		s.route.loop.Wake()
 	}
+}
+
+// Renew has a channel's connection made anew: call it when a server of scripts knows of no subscription
+// to the channel, though it was confirmed before, at a mark. Either the connection is dead, or it goes to
+// another server. Within renewAgain of the last time it is only tested: it may be a proxy that leads
+// elsewhere each time. So it is on a Cluster, which says itself where a channel belongs.
+func (n *Notifier) Renew(channel string, at Mark) {
+	n.mu.Lock()
+	s := n.subscriptions[channel]
+	old := n.cluster == nil && s != nil && s.marked().Follows(at) && time.Since(s.route.renewed) >= renewAgain
+	if old {
+		s.route.renewed, s.route.renew = time.Now(), true
+	}
+	n.mu.Unlock()
+	n.RequestPing(channel)
 }
 
 // Close ends the goroutines and the connection, and waits for that until ctx ends.

@@ -30,7 +30,8 @@ type route struct {
 	idle          list.List // the channels without a listener, that which was left first in front
 	nextTurn      time.Time // when the loop's next turn comes by itself; zero for at once
 	pingWanted    bool
-	moved         bool // a channel belongs to another route
+	renew         bool      // the connection is to be made anew: a channel belongs to another route, for one
+	renewed       time.Time // when Renew last had that done
 }
 
 // add gives a subscription, which is not asked for there, to the route. The mutex is held, as for
@@ -81,8 +82,8 @@ func (n *Notifier) bind(channel string, s *subscription) {
 	switch {
 	case s.route == nil:
 		r.add(channel, s)
-	case s.route != r && !s.route.moved && n.cluster.NodeOf(channel) != nil:
-		s.route.moved = true
+	case s.route != r && !s.route.renew && n.cluster.NodeOf(channel) != nil:
+		s.route.renew = true
 		s.route.loop.Wake()
 	}
 }
@@ -93,7 +94,7 @@ func (r *route) forgetConnection() {
 	n := r.notifier
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	r.pingWanted, r.moved = false, false
+	r.pingWanted, r.renew = false, false
 	r.wanted = nil
 	for channel, s := range r.subscriptions {
 		if n.cluster != nil {

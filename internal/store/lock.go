@@ -93,12 +93,15 @@ func spareLine(r redisexec.Request) redisexec.Request {
 	return r
 }
 
+// NotListening is the place in line of a process that is not subscribed where the line is.
+const NotListening = -2
+
 // Acquired is the answer to an acquisition.
 type Acquired struct {
 	Taken   bool
 	Fence   int64         // the first that was reserved, if it is taken and there are any
 	Left    time.Duration // for how long another one may still keep it, if it is not
-	Ahead   int           // how many processes are before this one in line; -1 if it is not there
+	Ahead   int           // how many processes are before this one in line; -1, or NotListening, if it is not there
 	Score   string        // its place in line
 	HeldFor int           // if it is held for another number of holders: that number; else 0
 }
@@ -123,7 +126,7 @@ func DecodeAcquired(value any) (a Acquired, err error) {
 
 func decodeWaiting(list []any) (Acquired, error) {
 	r := newReader(list)
-	left, ahead, score := r.between(0, math.MaxInt64), r.between(-1, math.MaxInt64), r.text()
+	left, ahead, score := r.between(0, math.MaxInt64), r.between(NotListening, math.MaxInt64), r.text()
 	return Acquired{Left: timeToLive(left), Ahead: int(min(ahead, math.MaxInt32)), Score: score}, r.err()
 }
 

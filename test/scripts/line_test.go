@@ -305,7 +305,11 @@ func TestScripts_OnlyWhoListensJoins(t *testing.T) {
 		l.hold(k)
 		for _, member := range []string{"a:1:500", "*a:1:500", "foreign"} {
 			got := l.ask(k, member, "", "join")
-			require.EqualValues(t, -1, got.ahead, member)
+			if member[0] == '*' { // which some servers cannot say, or deny
+				require.Negative(t, got.ahead)
+			} else {
+				require.EqualValues(t, store.NotListening, got.ahead, member)
+			}
 			require.InDelta(t, time.Minute, got.left, float64(50*time.Second))
 		}
 		require.Empty(t, l.inLine())
@@ -320,8 +324,8 @@ func TestScripts_AShardedChannelIsAnother(t *testing.T) {
 		messages := l.listen("*a:1:500")
 		l.listen("b:1:500")
 		l.hold(k)
-		require.EqualValues(t, -1, l.ask(k, "a:1:500", "", "join").ahead)
-		require.EqualValues(t, -1, l.ask(k, "*b:1:500", "", "join").ahead)
+		require.EqualValues(t, store.NotListening, l.ask(k, "a:1:500", "", "join").ahead)
+		require.EqualValues(t, store.NotListening, l.ask(k, "*b:1:500", "", "join").ahead)
 		require.Zero(t, l.ask(k, "*a:1:500", "", "join").ahead)
 		require.EqualValues(t, 1, l.ask(k, "b:1:500", "", "join").ahead)
 		require.Equal(t, 1, l.release(k, ""))

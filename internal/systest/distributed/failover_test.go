@@ -1,15 +1,21 @@
 package distributed
 
 import (
+	"context"
 	"math/rand/v2"
+	"net"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
 )
@@ -134,4 +140,52 @@ func TestFailover_ReadOnlyServerIsWaitedFor(t *testing.T) {
 		require.NoError(t, <-result, "operation %d", i)
 	}
 	require.Len(t, es, 1)
+}
+
+// TestFailover_APrimaryThatLivesOn as a replica, while its name leads to the new one: a process whose
+// connections are still there gets into the line of the new primary all the same.
+func TestFailover_APrimaryThatLivesOn(t *testing.T) {
+	const lost, later = "waited in a line that was lost", "comes later"
+	for _, name := range []string{"waited", lost, later} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithCancel(t.Context())
+			var ended sync.WaitGroup
+			defer ended.Wait()
+			defer cancel()
+			g := redistest.StartReplicated(t, 1)
+			replica, at := g.Replicas[0], new(atomic.Value)
+			at.Store(g.Addr)
+			named := redis.NewClient(&redis.Options{Addr: "primary.example:6379", Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
+				return new(net.Dialer).DialContext(ctx, network, at.Load().(string))
+			}})
+			defer func() { require.NoError(t, named.Close()) }()
+			l, now := systest.NewLocker(t, named), replica.Direct(t)
+			_, err := systest.NewLocker(t, g.Client(t)).TryLock(ctx, "a", sluice.WithTTL(time.Hour))
+			require.NoError(t, err)
+			lock := func() { ended.Go(func() { _, _ = l.Lock(ctx, "a", sluice.WithFencing()) }) }
+			inLine := func() bool { return systest.InLine(ctx, now, "Lock:a") == 1 }
+			if name != later {
+				lock()
+				require.Eventually(t, inLine, 10*time.Second, 10*time.Millisecond)
+			}
+			var pooled sync.WaitGroup
+			for range 3 {
+				pooled.Go(func() { _ = named.BLPop(ctx, 100*time.Millisecond, "none").Err() })
+			}
+			pooled.Wait()
+
+			host, port, _ := net.SplitHostPort(replica.Addr)
+			at.Store(replica.Addr)
+			require.NoError(t, now.ReplicaOf(ctx, "no", "one").Err())
+			require.NoError(t, g.Direct(t).ReplicaOf(ctx, host, port).Err())
+			if name == lost {
+				require.NoError(t, now.Del(ctx, keyspace.Companion("Lock:a", keyspace.Line)).Err())
+			}
+			if name == later {
+				lock()
+			}
+			require.Eventually(t, func() bool { return inLine() && systest.Listeners(ctx, now, "Lock:a") == 1 }, 20*time.Second, 10*time.Millisecond)
+		})
+	}
 }
