@@ -1,9 +1,6 @@
 package sluicesql
 
-import (
-	"context"
-	"strconv"
-)
+import "context"
 
 // Unserved returns the look of a relay for rows of queues that it has not.
 func (r *Relay) Unserved() (func(context.Context), error) {
@@ -15,11 +12,14 @@ func (r *Relay) Unserved() (func(context.Context), error) {
 func (o Outbox) HaveRows(n int) string      { return o.haveRows(n) }
 func (o Outbox) FirstRows(lock bool) string { return o.firstRows(lock, mostRows) }
 
-// DeleteRows is its statement that deletes n rows.
-func (o Outbox) DeleteRows(n int) string {
-	ids := make([]string, n)
-	for i := range ids {
-		ids[i] = strconv.Itoa(i + 1)
+// DeleteRows is its statement that deletes n rows, and LockRows the query that locks them.
+func (o Outbox) DeleteRows(n int) string { return o.deleteRows(someRows(n)) }
+func (o Outbox) LockRows(n int) string   { return o.lockRows(someRows(n)) }
+
+func someRows(n int) []*written {
+	rows := make([]*written, n)
+	for i := range rows {
+		rows[i] = &written{id: int64(i + 1)}
 	}
-	return o.deleteRows(ids)
+	return rows
 }

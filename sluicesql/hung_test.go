@@ -100,7 +100,7 @@ func (p *places) Next(row []driver.Value) error {
 
 // inFakeDB calls a function with a relay that runs on a fake clock, and its database and queues. It
 // returns how long it took until the relay had ended.
-func inFakeDB(t *testing.T, d *fakeDB, n int, test func()) (ended time.Duration) {
+func inFakeDB(t *testing.T, d *fakeDB, n int, test func(m *miniredis.Miniredis)) (ended time.Duration) {
 	t.Helper()
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, _ redis.UniversalClient) {
 		rdb := systest.BubbleClientOf(t, systest.BubbleDialer(m), 2*n) // none waits for a connection
@@ -116,7 +116,7 @@ func inFakeDB(t *testing.T, d *fakeDB, n int, test func()) (ended time.Duration)
 		ctx, cancel := context.WithCancel(t.Context())
 		result := make(chan error, 1)
 		go func() { result <- (&sluicesql.Relay{DB: db, Queues: queues, Logger: quiet}).Run(ctx) }()
-		test()
+		test(m)
 		began := time.Now()
 		cancel()
 		require.NoError(t, <-result)
@@ -139,7 +139,7 @@ func TestRelay_WaitsHalfAMinuteForADatabase(t *testing.T) {
 				<-ctx.Done()
 				return nil, ctx.Err()
 			}}
-			inFakeDB(t, d, 1, func() { time.Sleep(8 * time.Minute) })
+			inFakeDB(t, d, 1, func(*miniredis.Miniredis) { time.Sleep(8 * time.Minute) })
 			require.Greater(t, d.times(haveRows), looks)
 			require.Greater(t, d.times(unserved), 6)
 		})
@@ -158,7 +158,7 @@ func TestRelay_BeginsNothingAfterItsEnd(t *testing.T) {
 			return ctx.Err()
 		},
 	}
-	ended := inFakeDB(t, d, 40, func() { time.Sleep(time.Second) })
+	ended := inFakeDB(t, d, 40, func(*miniredis.Miniredis) { time.Sleep(time.Second) })
 	require.LessOrEqual(t, ended, 30*time.Second)
 	require.EqualValues(t, 8, begun.Load())
 }
@@ -186,6 +186,6 @@ func TestRelay_LooksEachPoll(t *testing.T) {
 		}
 		return has, nil
 	}}
-	inFakeDB(t, d, 41, func() { time.Sleep(15 * time.Second) })
+	inFakeDB(t, d, 41, func(*miniredis.Miniredis) { time.Sleep(15 * time.Second) })
 	require.GreaterOrEqual(t, d.times("q40"), 10)
 }

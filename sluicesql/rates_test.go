@@ -164,7 +164,7 @@ func requireIndex(t *testing.T, db *sql.DB, o sluicesql.Outbox, rows int) {
 	}
 	queries := map[string][]any{o.HaveRows(2): {"orders", "mails"}, o.FirstRows(o.Dialect != sluicesql.SQLite): {"orders"}}
 	if o.Dialect != sluicesql.MySQL { // for which see TestRelay_DeletesByTheIndex
-		queries[o.DeleteRows(500)] = []any{"orders"}
+		queries[o.DeleteRows(500)], queries[o.LockRows(500)] = []any{"orders"}, []any{"orders"}
 	}
 	for query, args := range queries {
 		plan := planOf(t, db, explain+query, args...)

@@ -153,6 +153,7 @@ func (w *relaying) ask(ctx context.Context) error {
 // moved is the end of the work on a queue.
 type moved struct {
 	queue *target
+	some  bool  // rows were moved
 	err   error // of the database
 }
 
@@ -166,13 +167,14 @@ func (w *relaying) run(ctx context.Context) {
 	}()
 	// end notes the end of the work on a queue, and on those that have ended since: one look at the
 	// database is for all.
-	end := func(e moved) (err error) {
+	end := func(e moved) (some bool, err error) {
 		for {
-			e.queue.busy, under, err = false, under-1, cmp.Or(err, e.err)
+			e.queue.busy, under = false, under-1
+			some, err = some || e.some, cmp.Or(err, e.err)
 			select {
 			case e = <-ended:
 			default:
-				return err
+				return some, err
 			}
 		}
 	}
@@ -184,14 +186,18 @@ func (w *relaying) run(ctx context.Context) {
 		for _, name := range names {
 			q := w.queues[name]
 			q.busy, under = true, under+1
-			go func() { ended <- moved{q, w.work(ctx, q)} }() // ends when the queue has no rows, or does not take them; run waits for it
+			go func() { ended <- w.work(ctx, q) }() // ends when the queue has no rows, or does not take them; run waits for it
 		}
 		for look, again := time.Now().Add(w.next()), false; err == nil && !again && ctx.Err() == nil; {
 			var e moved
 			if again, e = w.pause(ctx, time.Until(look), ended); e.queue != nil {
-				err, again = end(e), unseen
-				failing = failing && err != nil
-				if sooner := time.Now().Add(w.next()); sooner.Before(look) { // it is tried again
+				again, err = end(e)
+				again, failing = again && unseen, failing && err != nil
+				next := w.next() // it is tried again
+				if unseen {
+					next = min(next, leastPause) // others have its rows, and may give them back
+				}
+				if sooner := time.Now().Add(next); sooner.Before(look) {
 					look = sooner
 				}
 			}
@@ -204,7 +210,7 @@ func (w *relaying) run(ctx context.Context) {
 			for until, over := time.Now().Add(w.poll), false; !over && ctx.Err() == nil; {
 				var e moved
 				if over, e = w.pause(ctx, time.Until(until), ended); e.queue != nil {
-					_ = end(e) // it fails for all
+					_, _ = end(e) // it fails for all
 				}
 			}
 		}
@@ -262,29 +268,28 @@ func (w *relaying) pause(ctx context.Context, d time.Duration, ended <-chan move
 
 // work moves rows of a queue until it has none, or does not take them. Whether its Redis takes anything
 // is asked first: while it does not, it must not keep a transaction, nor the place of another queue.
-func (w *relaying) work(ctx context.Context, q *target) error {
-	if !w.takes(ctx, q) {
-		return nil
-	}
-	for {
+func (w *relaying) work(ctx context.Context, q *target) (e moved) {
+	e.queue = q
+	for more := w.takes(ctx, q); more; {
 		select {
 		case w.places <- struct{}{}:
 		case <-ctx.Done():
-			return nil
+			return e
 		}
 		if ctx.Err() != nil { // select takes either
 			<-w.places
-			return nil
+			return e
 		}
 		n, err := w.step(ctx, q)
 		<-w.places
-		if err != nil || n == 0 || q.fails > 0 {
-			return err
-		}
-		if more, err := w.haveRows(ctx, []any{keyOf(q.Name())}); err != nil || len(more) == 0 {
-			return err
+		e.some, e.err = e.some || n > 0, err
+		if more = err == nil && n > 0 && q.fails == 0; more {
+			var names []string
+			names, e.err = w.haveRows(ctx, []any{keyOf(q.Name())})
+			more = len(names) > 0
 		}
 	}
+	return e
 }
 
 // waiting returns the queues that have rows and take them, and are not worked on.
@@ -295,6 +300,7 @@ func (w *relaying) waiting(ctx context.Context) (names []string, err error) {
 	var asked []any
 	for name, q := range w.queues {
 		if !q.busy && !time.Now().Before(q.until) {
+			q.until = time.Time{}
 			asked = append(asked, name)
 		}
 	}
@@ -347,7 +353,7 @@ func (o Outbox) haveRows(n int) string {
 
 // firstRows is the query for the first n rows of a queue, which it locks where others skip those.
 func (o Outbox) firstRows(lock bool, n int) string {
-	query := fmt.Sprintf("SELECT id, tasks FROM %s WHERE queue = %s ORDER BY id LIMIT %d", o.table(), o.Dialect.places(1, 1), n)
+	query := fmt.Sprintf("SELECT id, tasks, written_at FROM %s WHERE queue = %s ORDER BY id LIMIT %d", o.table(), o.Dialect.places(1, 1), n)
 	if lock {
 		query += " FOR UPDATE SKIP LOCKED"
 	}

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -29,27 +31,26 @@ const (
 // target is a queue, and how it was lately.
 type target struct {
 	*sluice.Queue
-	rows     int       // how many to read at a time
-	enqueued *enqueued // of the last step, as long as that is not in the database
+	rows     int        // how many to read at a time
+	enqueued []*written // of the last step, as far as their tasks were taken, until that is in the database
 	fails    int
 	until    time.Time // it is left alone until then
 
 	busy bool // it is worked on. It belongs to run, as the others do while it is false
 }
 
-// enqueued are rows that were enqueued, as far as the queue took their tasks.
-type enqueued struct {
-	rows    []*written
-	refused []refusal
-}
-
 // written is a row of the outbox.
 type written struct {
-	id    int64
-	tasks []sluice.Task
-	left  []sluice.Task // that were not enqueued
-	odd   string        // its text, if that is not what Enqueue writes
+	id, at  int64 // at is when it was written. A database that has lost commits may give an ID out again
+	tasks   []sluice.Task
+	left    []sluice.Task // that were not enqueued
+	refused []refusal
+	text    string
+	isOdd   bool // its text is not what Enqueue writes
 }
+
+// isUnchanged reports whether a row stays as it is: its queue has taken none of its tasks.
+func (r *written) isUnchanged() bool { return !r.isOdd && len(r.left) == len(r.tasks) }
 
 // refusal is a task that a queue does not take, and why.
 type refusal struct {
@@ -85,14 +86,12 @@ func (w *relaying) step(ctx context.Context, q *target) (moved int, err error) {
 }
 
 // move moves rows of a queue. What is begun is finished, also if ctx ends meanwhile. What was enqueued
-// by the step before, and is still in the database, is deleted first: it must not be enqueued again.
+// by the step before, and may still be in the database, is deleted first: it must not be enqueued again.
 func (w *relaying) move(ctx context.Context, q *target) (moved int, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepFor)
 	defer cancel()
-	if q.enqueued != nil {
-		if moved, err = w.finish(ctx, q, nil); err != nil {
-			return 0, err
-		}
+	if moved, err = w.finishLate(ctx, q); err != nil {
+		return 0, err
 	}
 	var tx *sql.Tx
 	var from querier = w.DB
@@ -107,10 +106,14 @@ func (w *relaying) move(ctx context.Context, q *target) (moved int, err error) {
 	if err != nil || len(rows) == 0 {
 		return moved, err
 	}
-	refused, failed := w.enqueue(ctx, q, rows)
-	w.noteQueue(q, failed)
-	q.enqueued = &enqueued{rows, refused}
-	n, err := w.finish(ctx, q, tx)
+	w.noteQueue(q, w.enqueue(ctx, q, rows))
+	q.enqueued = slices.DeleteFunc(rows, (*written).isUnchanged)
+	n := 0
+	if tx != nil {
+		n, err = w.finish(ctx, q, tx, q.enqueued)
+	} else {
+		n, err = w.finishLate(ctx, q)
+	}
 	return moved + n, err
 }
 
@@ -127,9 +130,34 @@ func (w *relaying) begin(ctx context.Context) (*sql.Tx, error) {
 	return w.DB.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 }
 
-// finish writes what became of the rows that were enqueued, by the transaction that has locked them, if
-// there is one. It returns how many rows have gone.
-func (w *relaying) finish(ctx context.Context, q *target, tx *sql.Tx) (moved int, err error) {
+// finishLate is finish by another transaction than that which has read the rows. Some may have gone since:
+// by a commit whose reply was lost, or by another relay.
+func (w *relaying) finishLate(ctx context.Context, q *target) (moved int, err error) {
+	if len(q.enqueued) == 0 {
+		return 0, nil
+	}
+	if w.Outbox.Dialect == SQLite { // there a transaction that has read may not write, if another one has
+		rows, err := w.stillThere(ctx, w.DB, q)
+		if err != nil {
+			return 0, err
+		}
+		return w.finish(ctx, q, nil, rows)
+	}
+	tx, err := w.begin(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer tx.Rollback() //nolint:errcheck // after the commit it does nothing
+	rows, err := w.stillThere(ctx, tx, q)
+	if err != nil {
+		return 0, err
+	}
+	return w.finish(ctx, q, tx, rows)
+}
+
+// finish writes what became of rows that were enqueued, by the transaction that has locked them, or one of
+// its own. It returns how many it has deleted.
+func (w *relaying) finish(ctx context.Context, q *target, tx *sql.Tx, rows []*written) (moved int, err error) {
 	if w.Outbox.Dialect == SQLite {
 		w.sqlite.Lock()
 		defer w.sqlite.Unlock()
@@ -140,17 +168,17 @@ func (w *relaying) finish(ctx context.Context, q *target, tx *sql.Tx) (moved int
 		}
 		defer tx.Rollback() //nolint:errcheck // after the commit it does nothing
 	}
-	if moved, err = w.write(ctx, tx, keyOf(q.Name()), q.enqueued); err == nil {
+	if moved, err = w.write(ctx, tx, keyOf(q.Name()), rows); err == nil {
 		err = tx.Commit()
 	}
 	if err != nil {
 		return 0, err
 	}
-	for _, no := range q.enqueued.refused {
-		w.log.Warn("sluicesql: a task is refused, and set aside", slog.String("queue", q.Name()), slog.String("task", no.task.ID), slog.String("reason", no.reason))
-	}
-	for _, r := range q.enqueued.rows {
-		if r.odd != "" {
+	for _, r := range q.enqueued {
+		for _, no := range r.refused {
+			w.log.Warn("sluicesql: a task is refused, and set aside", slog.String("queue", q.Name()), slog.String("task", no.task.ID), slog.String("reason", no.reason))
+		}
+		if r.isOdd {
 			w.log.Warn("sluicesql: a row is not what Enqueue writes, and set aside", slog.String("queue", q.Name()), slog.Int64("row", r.id))
 		}
 	}
@@ -169,12 +197,12 @@ func (w *relaying) read(ctx context.Context, from querier, q *target) (all []*wr
 	for size < stepBytes && n < stepTasks && rows.Next() {
 		var text []byte
 		r := &written{}
-		if err := rows.Scan(&r.id, &text); err != nil {
+		if err := rows.Scan(&r.id, &text, &r.at); err != nil {
 			return nil, err
 		}
 		var of []row
 		if json.Unmarshal(text, &of) != nil || len(of) == 0 { // it must not hold up the others for ever
-			r.odd, of = string(text), nil
+			r.isOdd, r.text, of = true, string(text), nil
 		}
 		for i := range of {
 			r.tasks = append(r.tasks, of[i].task())
@@ -190,9 +218,9 @@ func (w *relaying) read(ctx context.Context, from querier, q *target) (all []*wr
 	return all, rows.Err()
 }
 
-// enqueue enqueues the tasks of rows, and notes in each row which are left. It returns those that
-// are refused for good, and the error that keeps others from their queue.
-func (w *relaying) enqueue(ctx context.Context, q *target, rows []*written) (refused []refusal, err error) {
+// enqueue enqueues the tasks of rows, and notes in each row which are left, and which are refused for
+// good. It returns the error that keeps tasks from their queue.
+func (w *relaying) enqueue(ctx context.Context, q *target, rows []*written) (err error) {
 	patience := enqueueFor
 	if q.fails > 0 {
 		patience = probeFor
@@ -222,20 +250,20 @@ func (w *relaying) enqueue(ctx context.Context, q *target, rows []*written) (ref
 			var failed error
 			if outcome == 0 && isInvalid && err == nil { // this one is wrong, or another one of the batch
 				if outcome, failed = q.Enqueue(ctx, t); failed != nil && !errors.Is(failed, sluice.ErrInvalid) {
-					err = failed
+					outcome, err = 0, failed // if it is there, too few replicas have it
 				}
 			}
 			switch {
 			case errors.Is(failed, sluice.ErrInvalid):
-				refused = append(refused, refusal{t, failed.Error()})
+				r.refused = append(r.refused, refusal{t, failed.Error()})
 			case outcome == sluice.OutcomeSoldOut:
-				refused = append(refused, refusal{t, "sold out"})
+				r.refused = append(r.refused, refusal{t, "sold out"})
 			case outcome == 0:
 				r.left = append(r.left, t)
 			}
 		}
 	}
-	return refused, err
+	return err
 }
 
 // takes reports whether a queue's server takes writes, by a change that changes nothing. Other errors
@@ -271,22 +299,22 @@ func (w *relaying) noteQueue(q *target, err error) {
 
 // write deletes the rows whose tasks are in their queue, and keeps what is left of others. It sets
 // aside what was refused. It returns how many rows have gone.
-func (w *relaying) write(ctx context.Context, tx *sql.Tx, queue string, e *enqueued) (moved int, err error) {
-	for _, no := range e.refused {
-		if err := w.setAside(ctx, tx, queue, no.task, no.reason); err != nil {
-			return 0, err
-		}
-	}
-	var done []string
-	for _, r := range e.rows {
-		switch {
-		case r.odd != "":
-			if err := w.insertRefused(ctx, tx, queue, r.odd, "not what Enqueue writes"); err != nil {
+func (w *relaying) write(ctx context.Context, tx *sql.Tx, queue string, rows []*written) (moved int, err error) {
+	var done []*written
+	for _, r := range rows {
+		for _, no := range r.refused {
+			if err := w.setAside(ctx, tx, queue, no.task, no.reason); err != nil {
 				return 0, err
 			}
-			done = append(done, fmt.Sprint(r.id))
+		}
+		switch {
+		case r.isOdd:
+			if err := w.insertRefused(ctx, tx, queue, r.text, "not what Enqueue writes"); err != nil {
+				return 0, err
+			}
+			done = append(done, r)
 		case len(r.left) == 0:
-			done = append(done, fmt.Sprint(r.id))
+			done = append(done, r)
 		case len(r.left) < len(r.tasks):
 			if err := w.keepLeft(ctx, tx, queue, r); err != nil {
 				return 0, err
@@ -300,19 +328,63 @@ func (w *relaying) write(ctx context.Context, tx *sql.Tx, queue string, e *enque
 	return len(done), err
 }
 
-// deleteRows is the statement that deletes rows of a queue, by their IDs in order. It must not look at
-// others: MySQL would wait for those that are locked. It looks each ID up; PostgreSQL takes the index
-// for a range.
-func (o Outbox) deleteRows(ids []string) string {
-	queue := o.Dialect.places(1, 1)
-	if o.Dialect == MySQL {
-		return fmt.Sprintf("DELETE o FROM (SELECT %s AS id) AS d STRAIGHT_JOIN %s AS o FORCE INDEX (PRIMARY) ON o.queue = %s AND o.id = d.id",
-			strings.Join(ids, " AS id UNION ALL SELECT "), o.table(), queue)
+// stillThere returns those of the rows that were enqueued which are in the database, and locks them.
+func (w *relaying) stillThere(ctx context.Context, from querier, q *target) (there []*written, err error) {
+	rows, err := from.QueryContext(ctx, w.Outbox.lockRows(q.enqueued), keyOf(q.Name()))
+	if err != nil {
+		return nil, err
 	}
-	return fmt.Sprintf("DELETE FROM %s WHERE queue = %s AND id BETWEEN %s AND %s AND id IN (%s)", o.table(), queue, ids[0], ids[len(ids)-1], strings.Join(ids, ", "))
+	defer rows.Close()
+	at := map[int64]int64{}
+	for rows.Next() {
+		var id, of int64
+		if err := rows.Scan(&id, &of); err != nil {
+			return nil, err
+		}
+		at[id] = of
+	}
+	for _, r := range q.enqueued {
+		if of, ok := at[r.id]; ok && of == r.at {
+			there = append(there, r)
+		}
+	}
+	return there, rows.Err()
 }
 
-// keepLeft has a row keep the tasks that its queue did not take.
+// lockRows is the query that locks rows of a queue, where locks are, and deleteRows the statement that
+// deletes them.
+func (o Outbox) lockRows(rows []*written) string {
+	query := "SELECT o.id, o.written_at" + o.ofRows(rows)
+	if o.Dialect != SQLite {
+		query += " FOR UPDATE"
+	}
+	return query
+}
+
+func (o Outbox) deleteRows(rows []*written) string {
+	if o.Dialect == MySQL {
+		return "DELETE o" + o.ofRows(rows)
+	}
+	return "DELETE" + o.ofRows(rows)
+}
+
+// ofRows is the part of a statement about rows of a queue, which are in the order of their IDs. It must
+// not look at others: MySQL would wait for those that are locked. It looks each ID up; PostgreSQL takes
+// the index for a range.
+func (o Outbox) ofRows(rows []*written) string {
+	ids, queue := make([]string, len(rows)), o.Dialect.places(1, 1)
+	for i, r := range rows {
+		ids[i] = strconv.FormatInt(r.id, 10)
+	}
+	if o.Dialect == MySQL {
+		return fmt.Sprintf(" FROM (SELECT %s AS id) AS d STRAIGHT_JOIN %s AS o FORCE INDEX (PRIMARY) ON o.queue = %s AND o.id = d.id",
+			strings.Join(ids, " AS id UNION ALL SELECT "), o.table(), queue)
+	}
+	return fmt.Sprintf(" FROM %s AS o WHERE o.queue = %s AND o.id BETWEEN %s AND %s AND o.id IN (%s)", o.table(), queue, ids[0], ids[len(ids)-1], strings.Join(ids, ", "))
+}
+
+// keepLeft has a row keep the tasks that its queue did not take. It is another row from then on: if the
+// reply to the commit is lost, what was refused is not set aside again.
 func (w *relaying) keepLeft(ctx context.Context, tx *sql.Tx, queue string, r *written) error {
 	left := make([]row, len(r.left))
 	for i, t := range r.left {
@@ -323,7 +395,7 @@ func (w *relaying) keepLeft(ctx context.Context, tx *sql.Tx, queue string, r *wr
 		return err
 	}
 	d := w.Outbox.Dialect
-	statement := fmt.Sprintf("UPDATE %s SET tasks = %s WHERE queue = %s AND id = %s", w.Outbox.table(), d.places(1, 1), d.places(2, 1), d.places(3, 1))
+	statement := fmt.Sprintf("UPDATE %s SET tasks = %s, written_at = written_at + 1 WHERE queue = %s AND id = %s", w.Outbox.table(), d.places(1, 1), d.places(2, 1), d.places(3, 1))
 	_, err = tx.ExecContext(ctx, statement, string(ascii(text)), queue, r.id)
 	return err
 }
