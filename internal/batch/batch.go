@@ -96,7 +96,10 @@ func (j *Joiner[T]) beginLate(b *batch[T]) {
 func (j *Joiner[T]) begin(b *batch[T]) {
 	b.begun, j.open = true, nil
 	b.timer.Stop()
-	b.members = slices.DeleteFunc(b.members, func(m *member[T]) bool { return m.ctx.Err() != nil }) // they leave
+	b.members = slices.DeleteFunc(b.members, func(m *member[T]) bool { // they leave
+		m.err = context.Cause(m.ctx)
+		return m.err != nil
+	})
 	if len(b.members) == 0 {
 		return
 	}

@@ -122,6 +122,22 @@ func TestJoiner_AnItemIsHandledOnce(t *testing.T) {
 	require.Len(t, seen, 10_000)
 }
 
+// TestJoiner_WhatEndsAsItBeginsIsNotDone: a call whose ctx ended before its batch began has that error,
+// also if the batch is done before the call looks.
+func TestJoiner_WhatEndsAsItBeginsIsNotDone(t *testing.T) {
+	j, cause := join(2, time.Millisecond, nil), errors.New("cause")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(cause)
+	var all sync.WaitGroup
+	defer all.Wait()
+	for range 5_000 {
+		all.Go(func() { _ = j.Do(t.Context(), 0, 0) })
+		if err := j.Do(ctx, 2, 0); !errors.Is(err, cause) {
+			t.Fatal("it is not handled:", err)
+		}
+	}
+}
+
 // TestJoiner_WhatEndsBeforeIsNotHandled: Do returns the cause, and the others go on. A batch that
 // all have left does not begin.
 func TestJoiner_WhatEndsBeforeIsNotHandled(t *testing.T) {
