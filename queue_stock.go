@@ -81,8 +81,8 @@ func stockInfo(s store.Stock) StockInfo {
 // may be called again, with the same total or another one: what is held and sold stays, and what is
 // left follows.
 //
-// ErrInvalid: a total below 0, or an item of more than 256 bytes. After ErrUnknown it may be called
-// again.
+// ErrInvalid: a total below 0, or an item of more than 256 bytes. After ErrUnknown call it again; the
+// request that had no reply may still arrive later, and set its total.
 func (q *Queue) SetStock(ctx context.Context, item string, total int64) error {
 	if err := q.checkArgument("set stock", badUnless(total >= 0, "total must be 0 or more")); err != nil {
 		return err

@@ -2,7 +2,7 @@
 -- KEYS[1] the queue   KEYS[12] see stock.lua
 -- ARGV[1] the item   ARGV[2] the total, '' to end its sale
 -- RETURNS 1
--- RETRY idempotent: a second run changes nothing.
+-- RETRY never: between two runs others may have set it, and a late one would undo that.
 redis.call('ZCARD', KEYS[1]) -- what is of another type is no queue
 if ARGV[2] ~= '' then
   redis.call('HSET', KEYS[12], 'total:' .. ARGV[1], ARGV[2])

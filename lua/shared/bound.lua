@@ -16,7 +16,7 @@ if #ARGV[3] > 2 then
     for i, id in ipairs(ids) do
       if not scores[i] and not waitsUntil(fields[i]) and not adds[id] and not isDone(id, scores[i], fields[i], done[i]) then adds[id], count = true, count + 1 end
     end
-    return count > room
+    return count > math.max(room, 0) -- there may be more than the bound: by another Queue's, or a periodic one
   end
 
   -- Returns what a script answers then: of each ID whether there is room for it alone, or it would add none.

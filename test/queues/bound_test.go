@@ -132,6 +132,17 @@ func TestMaxTasks_RefusesOnlyWhatAddsATask(t *testing.T) {
 		b.Enqueue(sluice.OutcomeDone, once)
 		_, err = b.Q.EnqueueBatch(b.Context(), []sluice.Task{{ID: "b"}, {ID: "a"}})
 		require.ErrorIs(b, err, sluice.ErrFull)
+
+		unbound, err := sluice.NewQueue(b.RDB, b.Q.Name(), remembers)
+		require.NoError(b, err)
+		for _, id := range []string{"c", "d"} { // more than the bound
+			_, err = unbound.Enqueue(b.Context(), sluice.Task{ID: id})
+			require.NoError(b, err)
+		}
+		b.Enqueue(sluice.OutcomeDone, once)
+		b.Enqueue(sluice.OutcomeUpdated, sluice.Task{ID: "a"})
+		_, err = b.Q.Enqueue(b.Context(), sluice.Task{ID: "b"})
+		require.ErrorIs(b, err, sluice.ErrFull)
 	}, remembers, sluice.WithMaxTasks(1))
 }
 

@@ -226,3 +226,23 @@ func TestLocker_ReportsAReplyAfterTheDeadline(t *testing.T) {
 		require.ErrorIs(t, err, sluice.ErrLost)
 	})
 }
+
+// TestLateCopy_UndoesNoStock: a total that was set, or ended, without an error is not set late by an
+// earlier call's request.
+func TestLateCopy_UndoesNoStock(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
+		ctx, name := t.Context(), redistest.Name(t)
+		rdb, faults := s.Faulty(t)
+		q := systest.NewQueue(t, rdb)
+		for _, late := range []func() error{
+			func() error { return q.SetStock(ctx, name, 100) },
+			func() error { return q.DeleteStock(ctx, name) },
+		} {
+			require.NoError(t, q.SetStock(ctx, name, 10))
+			faults.HoldRequest(1)
+			require.ErrorIs(t, late(), sluice.ErrUnknown, "it may come later than the next one")
+			require.NoError(t, q.SetStock(ctx, name, 10))
+			require.Equal(t, 1, faults.Deliver(), "one, and no repeat of it")
+		}
+	})
+}

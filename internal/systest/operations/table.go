@@ -142,13 +142,13 @@ var Table = []Operation{
 			}
 			return nil, nil
 		}},
-	{Name: "Queue.SetStock", Adds: true, Replicated: true,
+	{Name: "Queue.SetStock", Lost: Unknown, Adds: true, Replicated: true,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.SetStock(ctx, "item", 1) }},
 	{Name: "Queue.Stock", Needs: Stocked,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Stock(ctx, "item") }},
 	{Name: "Queue.Stocks", Needs: Stocked,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Stocks(ctx) }},
-	{Name: "Queue.DeleteStock", Needs: Stocked, Replicated: true,
+	{Name: "Queue.DeleteStock", Needs: Stocked, Lost: Unknown, Replicated: true,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.DeleteStock(ctx, "item") }},
 	{Name: "Queue.Revive", Needs: Dead, Lost: Unknown, Replicated: true,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Revive(ctx, f.Entry.ID) }},
