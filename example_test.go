@@ -277,7 +277,7 @@ func ExampleWithFencing() {
 	rdb, done := connect()
 	defer done()
 	ctx := context.Background()
-	locker, err := sluice.NewLocker(rdb, sluice.WithFencing(), sluice.WithTTL(50*time.Millisecond))
+	locker, err := sluice.NewLocker(rdb, sluice.WithFencing(), sluice.WithTTL(500*time.Millisecond))
 	if err != nil {
 		log.Fatal(err)
 	}

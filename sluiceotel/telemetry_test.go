@@ -404,7 +404,7 @@ func TestTelemetry_MeasuresLocks(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, locker.Close()) }()
 	require.NoError(t, locker.Do(t.Context(), "stock:1", func(context.Context) error { return nil }))
-	k, err := locker.Lock(t.Context(), "stock:2", sluice.WithTTL(20*time.Millisecond))
+	k, err := locker.Lock(t.Context(), "stock:2", sluice.WithTTL(500*time.Millisecond))
 	require.NoError(t, err)
 	<-k.Context().Done()
 	require.ErrorIs(t, context.Cause(k.Context()), sluice.ErrLost)

@@ -218,6 +218,7 @@ func TestRelay_RowsWaitForRedis(t *testing.T) {
 		}))
 		relay(t, &sluicesql.Relay{DB: db, Outbox: o, Queues: []*sluice.Queue{q, full, other}, Logger: log})
 		waitFor(t, func() bool { b, _ := o.Backlog(t.Context(), db); return b["mails"].Rows == 0 })
+		waitFor(t, func() bool { return warned.Load() >= 2 })
 		time.Sleep(300 * time.Millisecond) // several tries
 		b, err := o.Backlog(t.Context(), db)
 		require.NoError(t, err)

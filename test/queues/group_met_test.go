@@ -47,10 +47,10 @@ func TestGroup_TheFirstClaimOfAQueueLetsTheNextIn(t *testing.T) {
 func TestGroup_AVersionThatTakesOverByAClaimIsNotBeforeOthers(t *testing.T) {
 	eachGrouped(t, func(g grouped) {
 		g.Enqueue(sluice.OutcomeAdded, of("a", "a1"))
-		g.ClaimOne(200 * time.Millisecond)
+		g.ClaimOne(2 * time.Second)
 		g.Enqueue(sluice.OutcomeAdded, of("a", "a2"))
 		g.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "a1", Group: "a", Delay: time.Hour})
-		time.Sleep(250 * time.Millisecond) // the lease
+		time.Sleep(2050 * time.Millisecond) // the lease
 		g.Claim(1, time.Minute)
 		g.requireState(sluice.StateDue, "a2")
 		g.requireState(sluice.StateWaiting, "a1")
