@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/background"
@@ -35,6 +36,7 @@ type Worker struct {
 
 	periodic
 	presence
+	limit limit
 }
 
 // Run has workers work in one loop, until ctx ends: see taskloop.Run.
@@ -92,7 +94,8 @@ func (w *Worker) Decide(ctx context.Context, t store.Task, err error) store.Disp
 	return w.conclude(t, w.Handler.Decide(ctx, t, err))
 }
 
-// Exchange sends reports and a claim in one pipeline. Tasks are finished by the script that
+// Exchange sends reports and a claim in one pipeline, with the queue's limits before the claim, if those
+// are to be seen to. Tasks are finished by the script that
 // claims. If the server rejects that, there is one script for each: to be denied what claims is
 // no reason not to finish.
 //
@@ -103,7 +106,11 @@ func (w *Worker) Exchange(reports []taskloop.Report, claim int) (results []taskl
 	if claim > 0 && len(reports) > 0 && reports[0].Settler == store.ByExchange {
 		finish, apart = reports[0].Items, reports[1:]
 	}
-	requests := make([]redisexec.Request, 0, len(reports)+1)
+	requests := make([]redisexec.Request, 0, len(reports)+2)
+	limits := claim > 0 && w.limit.isDue(w.Limits)
+	if limits {
+		requests = append(requests, q.Store.LimitIfUnset(w.Limits).InFull()) // else it came behind the claim where that alone is known
+	}
 	for _, r := range apart {
 		requests = append(requests, q.Store.Report(r.Items))
 	}
@@ -116,6 +123,10 @@ func (w *Worker) Exchange(reports []taskloop.Report, claim int) (results []taskl
 	defer q.Executor.Suspect()()
 	mark, sent := q.watcher.Mark(), time.Now()
 	answers := q.Executor.SendAll(context.Background(), requests)
+	if limits {
+		w.limit.note(answers[0], w.Loop.Log)
+		answers = answers[1:]
+	}
 	if last := len(answers) - 1; finish != nil && answers[last].Outcome == redisexec.Rejected {
 		two := q.Executor.SendAll(context.Background(), []redisexec.Request{q.Store.Report(finish), claiming(nil)})
 		answers = append(slices.Insert(answers[:last], 0, two[0]), two[1])
@@ -193,7 +204,7 @@ const (
 	sayLasts = 3
 	// workerIDLength is how long an ID of a worker is: 40 random bits.
 	workerIDLength = 8
-	// limitEvery is how often a worker looks whether its queue has limits, about.
+	// limitEvery is how often a worker that claims looks whether its queue has limits.
 	limitEvery = 50 * time.Second
 	// sayFor bounds each try, and partFor the last one, for which Run waits.
 	sayFor  = 5 * time.Second
@@ -251,20 +262,17 @@ type presence struct {
 	before []string // what it has said, as long as that counts
 }
 
-// startPresence has workers seen, and their queues limited before anything is claimed: one
-// goroutine for each client. What it returns ends them, and waits for that.
+// startPresence has workers seen: one goroutine for each client. What it returns ends them, and waits
+// for that.
 func startPresence(ctx context.Context, workers []*Worker) (stop func()) {
 	byClient := map[*watch.Client]present{}
 	for _, w := range workers {
 		byClient[w.Queue.client] = append(byClient[w.Queue.client], w)
 	}
 	var keeps []func(ctx context.Context)
-	var limiting sync.WaitGroup
 	for _, ws := range byClient {
-		limiting.Go(func() { ws.limit(ctx) }) // it ends with the answer, or after sayFor; limiting waits for it
 		keeps = append(keeps, ws.keep)
 	}
-	limiting.Wait()
 	return background.Start(ctx, keeps...)
 }
 
@@ -306,13 +314,11 @@ func (ws present) keep(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
+	ws.seeToLimits(ctx)
 	ws.compareLimits(ctx)
-	for limited := time.Now(); ctx.Err() == nil; {
+	for ctx.Err() == nil {
 		next := time.Now().Add(every - backoff.Half(every/4)) // those of a fleet that has started at once come apart
-		if time.Since(limited) > limitEvery {
-			limited = time.Now()
-			ws.limit(ctx)
-		}
+		ws.seeToLimits(ctx)
 		for left := ws.say(ctx, sayFor, false); len(left) > 0 && time.Until(next) > 0; left = left.say(ctx, sayFor, false) {
 			backoff.Sleep(ctx, sayAgain)
 		}
@@ -321,19 +327,45 @@ func (ws present) keep(ctx context.Context) {
 	ws.say(context.WithoutCancel(ctx), partFor, true)
 }
 
-// limit sets the limits of those queues for which none have been set: a server that has lost its
-// data has none.
-func (ws present) limit(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, sayFor)
+// limit is when a worker sees to the limits of its queue: it sets its own if none have been set, since a
+// server that has lost its data has none.
+type limit struct {
+	seen atomic.Pointer[time.Time] // when they were seen to; nil if they were not
+	told atomic.Bool               // that they could not be
+}
+
+// isDue reports whether a claim is to see to the limits first.
+func (l *limit) isDue(own store.Limits) bool {
+	seen := l.seen.Load()
+	return own != store.Limits{} && (seen == nil || time.Since(*seen) > limitEvery)
+}
+
+// seeToLimits sees to the limits of those queues from which nothing is claimed, perhaps: a queue that is
+// paused.
+func (ws present) seeToLimits(ctx context.Context) {
+	asking, cancel := context.WithTimeout(ctx, sayFor)
 	defer cancel()
-	limited, results := ws.askLimited(ctx, func(w *Worker) redisexec.Request { return w.Queue.Store.LimitIfUnset(w.Limits) })
+	due := slices.DeleteFunc(slices.Clone(ws), func(w *Worker) bool { return !w.limit.isDue(w.Limits) })
+	limited, results := due.askLimited(asking, func(w *Worker) redisexec.Request { return w.Queue.Store.LimitIfUnset(w.Limits) })
 	for i, r := range results {
-		switch log := limited[i].Loop.Log; {
-		case r.Value == int64(1):
-			log.Info("sluice: the queue had no limits, and has those of this worker now")
-		case r.Outcome != redisexec.Done && ctx.Err() == nil:
-			log.Warn("sluice: worker cannot see to the queue's limits", slog.String("error", r.Err.Error()))
+		if ctx.Err() == nil {
+			limited[i].limit.note(r, limited[i].Loop.Log)
 		}
+	}
+}
+
+// note notes the answer. Where that is an error of the server it is tried again later, and else at once.
+func (l *limit) note(r redisexec.Result, log *slog.Logger) {
+	failed := r.Outcome != redisexec.Done
+	if !failed || r.Outcome == redisexec.Rejected {
+		now := time.Now()
+		l.seen.Store(&now)
+	}
+	if told := l.told.Swap(failed && r.Outcome != redisexec.Rejected); failed && !told {
+		log.Warn("sluice: worker cannot see to the queue's limits", slog.String("error", r.Err.Error()))
+	}
+	if r.Value == int64(1) {
+		log.Info("sluice: the queue had no limits, and has those of this worker now")
 	}
 }
 
@@ -345,7 +377,7 @@ func (ws present) compareLimits(ctx context.Context) {
 	limited, results := ws.askLimited(ctx, func(w *Worker) redisexec.Request { return w.Queue.Store.Stats() })
 	for i, r := range results {
 		w := limited[i]
-		if r.Outcome != redisexec.Done {
+		if r.Outcome != redisexec.Done || w.limit.seen.Load() == nil {
 			continue
 		}
 		if s, err := store.DecodeStats(r.Value); err == nil && s.Limits != w.Limits {

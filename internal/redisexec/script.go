@@ -64,6 +64,13 @@ func (r Request) withoutSecond() Request {
 	return r
 }
 
+// InFull is a request that brings its script along, so that none of its pipeline overtakes it where the
+// server does not know the script.
+func (r Request) InFull() Request {
+	r.Args = r.inFull()
+	return r
+}
+
 // inFull is the command with the script itself, which the server then caches.
 func (r Command) inFull() []any {
 	args := slices.Clone(r.Args)

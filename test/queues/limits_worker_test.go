@@ -2,6 +2,8 @@ package queues
 
 import (
 	"context"
+	"log/slog"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
@@ -67,19 +70,31 @@ func TestLimits_OfAWorkerThatDiffer(t *testing.T) {
 	})
 }
 
-// TestLimits_OfAWorkerWithoutAServer: they are set when there is one, and the log says that they
-// were not. Limits that SetLimits would refuse are ErrInvalid.
+// TestLimits_OfAWorkerWithoutAServer: they are set when there is one, before anything is claimed, and
+// the log says that they were not. Limits that SetLimits would refuse are ErrInvalid.
 func TestLimits_OfAWorkerWithoutAServer(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
 		b := systest.NewQueueTest(t, rdb, "q")
 		var log systest.Buffer
+		stop := systest.StartWorker(t, &sluice.Worker{Queue: b.Q, Handler: nothing})
+		time.Sleep(time.Second)
+		require.NoError(t, stop()) // the server knows how to claim, and not yet how to limit
 		m.SetError("LOADING for a while")
-		w := &sluice.Worker{Queue: b.Q, Limits: sluice.Limits{Running: 1}, Logger: systest.LogTo(&log), Handler: nothing}
-		stop := systest.StartWorker(t, w)
+		var running, handled atomic.Int64
+		w := &sluice.Worker{Queue: b.Q, Limits: sluice.Limits{Running: 1}, Logger: systest.LogTo(&log), Handler: func(context.Context, sluice.Entry) error {
+			require.EqualValues(t, 1, running.Add(1))
+			time.Sleep(time.Second)
+			running.Add(-1)
+			handled.Add(1)
+			return nil
+		}}
+		stop = systest.StartWorker(t, w)
 		time.Sleep(10 * time.Second)
 		require.Equal(t, 1, log.Count("worker cannot see to the queue's limits"))
 		m.SetError("")
+		enqueueMany(b, 0, 10)
 		time.Sleep(80 * time.Second)
+		require.EqualValues(t, 10, handled.Load())
 		require.Equal(t, sluice.Limits{Running: 1}, b.Stats().Limits)
 		require.NoError(t, stop())
 		time.Sleep(time.Minute)
@@ -88,4 +103,32 @@ func TestLimits_OfAWorkerWithoutAServer(t *testing.T) {
 	require.NoError(t, err)
 	bad := &sluice.Worker{Queue: q, Limits: sluice.Limits{Burst: 1}, Handler: nothing}
 	require.ErrorIs(t, bad.Run(systest.Ended()), sluice.ErrInvalid)
+}
+
+// TestLimits_OfAHungServerDelayNoOther: a worker of the same Pool begins at once.
+func TestLimits_OfAHungServerDelayNoOther(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
+		faults := redistest.NewFaults(systest.BubbleDialer(m))
+		hung := systest.BubbleClient(t, faults.Dial)
+		defer hung.Close()
+		faults.Stall()
+		defer faults.Resume()
+		q, err := sluice.NewQueue(hung, "hung")
+		require.NoError(t, err)
+		b := systest.NewQueueTest(t, rdb, "q")
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
+		handled := make(chan struct{})
+		workers := []*sluice.Worker{
+			{Queue: q, Limits: sluice.Limits{Running: 1}, Handler: nothing},
+			{Queue: b.Q, Handler: func(context.Context, sluice.Entry) error { close(handled); return nil }},
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended, began := make(chan error, 1), time.Now()
+		go func() { ended <- (&sluice.Pool{Workers: workers, Logger: slog.New(slog.DiscardHandler)}).Run(ctx) }()
+		<-handled
+		require.Less(t, time.Since(began), time.Second)
+		cancel()
+		<-ended
+		time.Sleep(time.Minute)
+	})
 }
