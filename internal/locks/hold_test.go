@@ -100,6 +100,27 @@ func TestLock_SharesItsGrant(t *testing.T) {
 	})
 }
 
+// TestLock_WhatOneWithoutReplicasHadIsNoneOfTheirs: whoever wants them does not take over what one that
+// wants none may have extended, be it from one that wanted them, too.
+func TestLock_WhatOneWithoutReplicasHadIsNoneOfTheirs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const ttl = 10 * time.Second
+		now := time.Now()
+		hold := &Hold{options: &Options{TTL: ttl, Replicas: 1}, grant: &grant{window: shortestWindow, sent: now, replicas: 1}}
+		hold.begin(now, lease.SafeUntil(now, ttl), lease.SafeUntil(now, ttl+shortestWindow.margin()))
+		for _, test := range []struct {
+			replicas int
+			ok       bool
+		}{{1, true}, {0, true}, {0, true}, {1, false}} {
+			next := &Hold{options: &Options{TTL: ttl, Replicas: test.replicas}}
+			_, ok := next.TakeOver(hold)
+			require.Equal(t, test.ok, ok)
+			hold = next
+		}
+	})
+}
+
 // TestWindow_IsBounded: the window follows the round trip, within what a crash may add to a TTL.
 func TestWindow_IsBounded(t *testing.T) {
 	t.Parallel()

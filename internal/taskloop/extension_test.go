@@ -91,21 +91,28 @@ func TestLease_TheMostPressingIsExtendedFirst(t *testing.T) {
 // noticed.
 func TestLease_IsKnownToTheHandlersContext(t *testing.T) {
 	for name, test := range map[string]struct {
-		extend fault
+		extend fault // what becomes of extensions, but for those behind the first, if later is set
+		later  *fault
 		happen func(q *fakeQueue)
 		until  time.Duration // when it ends; 0 if it does when the handler returns
 	}{
-		"extended":       {fault{}, func(*fakeQueue) {}, 0},
-		"not extended":   {unconnected, func(*fakeQueue) {}, safeFor},
-		"cancelled":      {fault{}, func(q *fakeQueue) { q.cancel("a") }, 10 * time.Second},
-		"taken over":     {fault{}, func(q *fakeQueue) { q.steal("a") }, 10 * time.Second},
-		"a late answer":  {fault{reply: 2 * time.Second}, func(*fakeQueue) {}, 0},
-		"and it returns": {fault{}, func(*fakeQueue) {}, 0},
+		"extended":                    {fault{}, nil, func(*fakeQueue) {}, 0},
+		"not extended":                {unconnected, nil, func(*fakeQueue) {}, safeFor},
+		"cancelled":                   {fault{}, nil, func(q *fakeQueue) { q.cancel("a") }, 10 * time.Second},
+		"taken over":                  {fault{}, nil, func(q *fakeQueue) { q.steal("a") }, 10 * time.Second},
+		"a late answer":               {fault{reply: 2 * time.Second}, nil, func(*fakeQueue) {}, 0},
+		"a late answer, and no other": {fault{reply: 2 * time.Second}, &unconnected, func(*fakeQueue) {}, 10*time.Second + safeFor},
+		"and it returns":              {fault{}, nil, func(*fakeQueue) {}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				q := newQueue(30*time.Second, "a")
-				q.onExtend = func(int) fault { return test.extend }
+				q.onExtend = func(n int) fault {
+					if n > 1 && test.later != nil {
+						return *test.later
+					}
+					return test.extend
+				}
 				w := newWorker(q, 1, 0)
 				handlers := make(chan context.Context, 9)
 				w.handle = func(ctx context.Context, _ store.Task) error {

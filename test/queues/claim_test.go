@@ -180,6 +180,40 @@ func TestQueue_KeepAliveEndsBeforeTheLease(t *testing.T) {
 	})
 }
 
+// TestQueue_KeepAliveCountsFromTheSend: a renewal whose reply was late gives the function no longer than
+// the server gave the lease.
+func TestQueue_KeepAliveCountsFromTheSend(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
+		const lease = 3 * time.Second
+		faults := redistest.NewFaults(systest.BubbleDialer(m))
+		slow := systest.BubbleClient(t, faults.Dial)
+		defer slow.Close()
+		q, err := sluice.NewQueue(slow, "q")
+		require.NoError(t, err)
+		b := systest.NewQueueTest(t, rdb, "q")
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
+		e := b.ClaimOne(lease)
+		began, ended := time.Now(), make(chan time.Time, 1)
+		go func() {
+			_ = q.KeepAlive(t.Context(), e, lease, func(ctx context.Context) error {
+				<-ctx.Done()
+				ended <- time.Now()
+				return nil
+			})
+		}()
+		time.Sleep(10 * time.Second)
+		faults.Delay(200 * time.Millisecond)
+		time.Sleep(3 * time.Second)
+		ends := b.Get("a").LeaseEnds
+		m.SetError("LOADING for long")
+		at := <-ended
+		require.Greater(t, at.Sub(began), 13*time.Second)
+		require.Less(t, at, ends)
+		m.SetError("")
+		time.Sleep(time.Minute)
+	})
+}
+
 // TestWorker_ALoneOneKeepsUpWithAProducer: it leaves and joins the line while tasks come, and what
 // it is told crosses what it asks. No task waits for its next look.
 func TestWorker_ALoneOneKeepsUpWithAProducer(t *testing.T) {

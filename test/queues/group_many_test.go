@@ -47,6 +47,24 @@ func TestGroup_ALargerLimitLetsSomeInAtATime(t *testing.T) {
 	})
 }
 
+// TestGroup_OfThousandsAForeignConsumerHoldsNoneUp: a worker looks at a thousand of them at a time.
+func TestGroup_OfThousandsAForeignConsumerHoldsNoneUp(t *testing.T) {
+	t.Parallel()
+	b := systest.NewQueueTest(t, redistest.Start(t).Client(t), "q")
+	var tasks []sluice.Task
+	for i := range 2 * 2200 {
+		tasks = append(tasks, of(fmt.Sprintf("g%04d", i/2), fmt.Sprint(i)))
+	}
+	_, err := b.Q.EnqueueBatch(t.Context(), tasks)
+	require.NoError(t, err)
+	require.NoError(t, b.RDB.ZRem(t.Context(), b.Key, "4398").Err())
+	grouped{b}.requireState(sluice.StateWaiting, "4399")
+	for range 2 {
+		seen(b)
+	}
+	grouped{b}.requireState(sluice.StateDue, "4399")
+}
+
 // TestGroup_ManyThatEndTogetherAreLookedAtOnceAGroup: what a script does does not grow with how the
 // tasks of several groups alternate.
 func TestGroup_ManyThatEndTogetherAreLookedAtOnceAGroup(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
@@ -232,4 +233,54 @@ func TestStock_IsExactAmongManyBuyers(t *testing.T) {
 		}
 		s.requireStock(100-info.Sold, 0, info.Sold)
 	})
+}
+
+// TestStock_WhatARestoredTaskHeldIsNotHeldTwice: a foreign consumer had removed it.
+func TestStock_WhatARestoredTaskHeldIsNotHeldTwice(t *testing.T) {
+	eachStock(t, 3, func(s stock) {
+		s.Enqueue(sluice.OutcomeAdded, phone("a"))
+		was := s.Get("a")
+		require.NoError(s, s.RDB.ZRem(s.Context(), s.Key, "a").Err())
+		_, err := s.Q.Restore(s.Context(), was)
+		require.NoError(s, err)
+		s.requireStock(2, 1, 0)
+	})
+}
+
+// TestStock_UnitsComeBackFromAmongThousands: a worker looks at a thousand tasks at a time, and does not
+// begin anew each time.
+func TestStock_UnitsComeBackFromAmongThousands(t *testing.T) {
+	t.Parallel()
+	const n, gone = 3000, 30
+	b := systest.NewQueueTest(t, redistest.Start(t).Client(t), "q") // miniredis shows all at a time
+	require.NoError(t, b.Q.SetStock(t.Context(), "phone", n))
+	tasks := make([]sluice.Task, n)
+	for i := range tasks {
+		tasks[i] = phone(fmt.Sprint(i))
+	}
+	_, err := b.Q.EnqueueBatch(t.Context(), tasks)
+	require.NoError(t, err)
+	for i := range gone {
+		require.NoError(t, b.RDB.ZRem(t.Context(), b.Key, fmt.Sprint(i*n/gone)).Err())
+	}
+	for range 4 {
+		seen(b)
+	}
+	info, err := b.Q.Stock(t.Context(), "phone")
+	require.NoError(t, err)
+	require.Equal(t, sluice.StockInfo{Total: n, Left: gone, Held: n - gone}, info)
+}
+
+// seen runs a worker that handles nothing, until it has said that it runs. It says so once more as it ends.
+func seen(b systest.QueueTest) {
+	b.Helper()
+	stop := systest.StartWorker(b.T, &sluice.Worker{Queue: b.On(b.RDB), Grace: time.Millisecond, Handler: func(ctx context.Context, _ sluice.Entry) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}})
+	b.Eventually(func() bool {
+		workers, err := b.Q.Workers(b.Context())
+		return err == nil && len(workers) > 0
+	})
+	require.NoError(b, stop())
 }
