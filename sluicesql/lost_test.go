@@ -80,21 +80,16 @@ func TestRelay_ACommitWhoseReplyIsLost(t *testing.T) {
 func TestRelay_AnIDThatIsGivenOutAgain(t *testing.T) {
 	each(t, func(t *testing.T, db *sql.DB, d sluicesql.Dialect) {
 		o := sluicesql.Outbox{Dialect: d}
-		var calls atomic.Int64
-		q, _ := newQueue(t, "orders", sluice.WithQueueHooks(sluice.QueueHooks{TasksSent: func(context.Context, sluice.TasksSent) { calls.Add(1) }}))
-		_, err := db.ExecContext(t.Context(), "DROP TABLE sluice_outbox_refused")
-		require.NoError(t, err)
 		enqueue(t, db, o, "others", sluice.Task{ID: "next"})
 		var text string
 		require.NoError(t, db.QueryRowContext(t.Context(), "SELECT tasks FROM sluice_outbox").Scan(&text))
-		enqueue(t, db, o, "orders", sluice.Task{ID: "good"}, sluice.Task{ID: "none left", Take: sluice.Take{Item: "phone"}})
-		relay(t, &sluicesql.Relay{DB: db, Outbox: o, Queues: []*sluice.Queue{q}, Logger: quiet})
+		q, calls := relayThatFailsBehind(t, db, o)
 		waitFor(t, func() bool { return calls.Load() == 1 })
 		statement := "UPDATE sluice_outbox SET tasks = ?, written_at = written_at + 1000000 WHERE queue = 'orders'"
 		if d == sluicesql.Postgres {
 			statement = strings.Replace(statement, "?", "$1", 1)
 		}
-		_, err = db.ExecContext(t.Context(), statement, text)
+		_, err := db.ExecContext(t.Context(), statement, text)
 		require.NoError(t, err)
 		require.NoError(t, o.Migrate(t.Context(), db))
 		waitFor(t, func() bool { return rows(t, db, "sluice_outbox") == 1 })

@@ -238,17 +238,25 @@ func TestRelay_ALockerHoldsUpNoOtherQueue(t *testing.T) {
 	})
 }
 
+// relayThatFailsBehind has a relay enqueue a task for "orders", and not write that, for want of a table for
+// another one. It returns the queue, and how often it was called.
+func relayThatFailsBehind(t *testing.T, db *sql.DB, o sluicesql.Outbox) (*sluice.Queue, *atomic.Int64) {
+	t.Helper()
+	calls := new(atomic.Int64)
+	q, _ := newQueue(t, "orders", sluice.WithQueueHooks(sluice.QueueHooks{TasksSent: func(context.Context, sluice.TasksSent) { calls.Add(1) }}))
+	_, err := db.ExecContext(t.Context(), "DROP TABLE sluice_outbox_refused")
+	require.NoError(t, err)
+	enqueue(t, db, o, "orders", sluice.Task{ID: "good"}, sluice.Task{ID: "none left", Take: sluice.Take{Item: "phone"}})
+	relay(t, &sluicesql.Relay{DB: db, Outbox: o, Queues: []*sluice.Queue{q}, Logger: quiet})
+	return q, calls
+}
+
 // TestRelay_EnqueuesOnceWhereTheDatabaseFailsBehind: what is in the queue is deleted first, however
 // often that fails, and is not enqueued again.
 func TestRelay_EnqueuesOnceWhereTheDatabaseFailsBehind(t *testing.T) {
 	each(t, func(t *testing.T, db *sql.DB, d sluicesql.Dialect) {
 		o := sluicesql.Outbox{Dialect: d}
-		var calls atomic.Int64
-		q, _ := newQueue(t, "orders", sluice.WithQueueHooks(sluice.QueueHooks{TasksSent: func(context.Context, sluice.TasksSent) { calls.Add(1) }}))
-		_, err := db.ExecContext(t.Context(), "DROP TABLE sluice_outbox_refused")
-		require.NoError(t, err)
-		enqueue(t, db, o, "orders", sluice.Task{ID: "good"}, sluice.Task{ID: "none left", Take: sluice.Take{Item: "phone"}})
-		relay(t, &sluicesql.Relay{DB: db, Outbox: o, Queues: []*sluice.Queue{q}, Logger: quiet})
+		_, calls := relayThatFailsBehind(t, db, o)
 		time.Sleep(time.Second) // many polls
 		require.EqualValues(t, 1, calls.Load())
 		require.NoError(t, o.Migrate(t.Context(), db))

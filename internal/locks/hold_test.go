@@ -100,8 +100,8 @@ func TestLock_SharesItsGrant(t *testing.T) {
 	})
 }
 
-// TestLock_WhatOneWithoutReplicasHadIsNoneOfTheirs: whoever wants them does not take over what one that
-// wants none may have extended, be it from one that wanted them, too.
+// TestLock_WhatOneWithoutReplicasHadIsNoneOfTheirs: a lock that wants them does not take over what one that
+// wants none may have extended, also if that had it from one that wanted them.
 func TestLock_WhatOneWithoutReplicasHadIsNoneOfTheirs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -94,10 +94,9 @@ func (w *Worker) Decide(ctx context.Context, t store.Task, err error) store.Disp
 	return w.conclude(t, w.Handler.Decide(ctx, t, err))
 }
 
-// Exchange sends reports and a claim in one pipeline, with the queue's limits before the claim, if those
-// are to be seen to. Tasks are finished by the script that
-// claims. If the server rejects that, there is one script for each: to be denied what claims is
-// no reason not to finish.
+// Exchange sends reports and a claim in one pipeline, and before them the queue's limits, if those are
+// to be seen to. Tasks are finished by the script that claims. If the server rejects that, there is one
+// script for each: to be denied what claims is no reason not to finish.
 //
 // Nothing bounds it here: the run loop gives up the wait for it.
 func (w *Worker) Exchange(reports []taskloop.Report, claim int) (results []taskloop.ReportResult, claimed taskloop.ClaimResult) {
