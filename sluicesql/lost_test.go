@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/systest"
 	"github.com/sluice-go/sluice/sluicesql"
 )
 
@@ -133,4 +134,27 @@ func TestRelay_LooksEachPollAfterAnOutage(t *testing.T) {
 		time.Sleep(time.Minute)
 		require.InDelta(t, 60, d.times(haveRows)-before, 2)
 	})
+}
+
+// TestRelay_OnSQLiteWaitsForOtherWriters, also where transactions lock nothing before they write: one that
+// had read could not go on to write behind another's commit.
+func TestRelay_OnSQLiteWaitsForOtherWriters(t *testing.T) {
+	databases["sqlite"].open(t) // makes the tables
+	db, err := sql.Open("sqlite", strings.Replace(databases["sqlite"].server.DSN, "&_txlock=immediate", "", 1))
+	require.NoError(t, err)
+	defer db.Close()
+	o := sluicesql.Outbox{Dialect: sluicesql.SQLite}
+	q, _ := newQueue(t, "orders")
+	var log systest.Buffer
+	relay(t, &sluicesql.Relay{DB: db, Outbox: o, Queues: []*sluice.Queue{q}, Logger: systest.LogTo(&log)})
+	for i := range 300 {
+		enqueue(t, db, o, "orders", sluice.Task{ID: sluice.NewID()})
+		enqueue(t, db, o, "others", sluice.Task{ID: sluice.NewID()})
+		if i == 150 {
+			enqueue(t, db, o, "orders", sluice.Task{ID: "none left", Take: sluice.Take{Item: "phone"}})
+		}
+	}
+	waitFor(t, func() bool { return rows(t, db, "sluice_outbox") == 300 })
+	require.Equal(t, 1, log.Count("a task is refused"))
+	require.Zero(t, log.Count("the database fails"), log.String())
 }

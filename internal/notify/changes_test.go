@@ -211,3 +211,19 @@ func TestNotifier_AChannelThatMovesKeepsItsPromises(t *testing.T) {
 		require.True(t, s.isOver(t))
 	})
 }
+
+// TestNotifier_OnAClusterNoConnectionIsRenewedForAnAnswer: that says itself where a channel belongs, and
+// a script may have run elsewhere while its slot moves. The connection is tested.
+func TestNotifier_OnAClusterNoConnectionIsRenewedForAnAnswer(t *testing.T) {
+	client := func(o *redis.Options) redis.UniversalClient {
+		return movable{redis.NewClient(o), [2]*redis.Client{{}, {}}, new(atomic.Int32)}
+	}
+	inBubbleWith(t, client, func(t *testing.T, s *setup) {
+		l := s.Join("a", nil)
+		require.True(t, notified(l))
+		s.Renew("a", s.Mark("a"))
+		time.Sleep(time.Minute)
+		require.Len(t, s.at("PING "), 1)
+		require.Len(t, s.dialled(), 1)
+	})
+}
