@@ -59,11 +59,14 @@ func (l *lossy) Driver() driver.Driver { return l.under }
 func TestRelay_ACommitWhoseReplyIsLost(t *testing.T) {
 	eachServer(t, func(t *testing.T, db *sql.DB, of *database, _ string) {
 		o := sluicesql.Outbox{Dialect: of.dialect}
-		var calls atomic.Int64
-		q, _ := newQueue(t, "orders", sluice.WithQueueHooks(sluice.QueueHooks{TasksSent: func(context.Context, sluice.TasksSent) { calls.Add(1) }}))
-		enqueue(t, db, o, "orders", sluice.Task{ID: "good"}, sluice.Task{ID: "none left", Take: sluice.Take{Item: "phone"}})
 		lossy := &lossy{under: db.Driver(), dsn: of.server.DSN}
-		lossy.lose.Store(1)
+		var calls atomic.Int64
+		q, _ := newQueue(t, "orders", sluice.WithQueueHooks(sluice.QueueHooks{TasksSent: func(context.Context, sluice.TasksSent) {
+			if calls.Add(1) == 1 {
+				lossy.lose.Store(1)
+			}
+		}}))
+		enqueue(t, db, o, "orders", sluice.Task{ID: "good"}, sluice.Task{ID: "none left", Take: sluice.Take{Item: "phone"}})
 		lost := sql.OpenDB(lossy)
 		defer lost.Close()
 		relay(t, &sluicesql.Relay{DB: lost, Outbox: o, Queues: []*sluice.Queue{q}, Logger: quiet})

@@ -99,6 +99,7 @@ type relaying struct {
 	queues map[string]*target
 	asked  bool            // whether the database can skip rows that are locked
 	skips  bool            // it can: other relays work beside this one
+	early  bool            // it shows others what is not on its disk yet
 	sqlite sync.Mutex      // guards its writes, of which there is one at a time; unused elsewhere
 	places chan struct{}   // of steps
 	search time.Time       // when it looks for rows of queues that it has not
@@ -126,7 +127,8 @@ func (r *Relay) start() (*relaying, error) {
 	return w, nil
 }
 
-// ask asks the database whether it can skip rows that are locked. An error is not its answer.
+// ask asks the database whether it can skip rows that are locked, and when it shows a commit. An error
+// is not its answer.
 func (w *relaying) ask(ctx context.Context) error {
 	if w.asked {
 		return nil
@@ -143,6 +145,9 @@ func (w *relaying) ask(ctx context.Context) error {
 			return err
 		}
 		w.skips = err == nil
+		if err = w.DB.QueryRowContext(ctx, "SELECT @@log_bin = 0").Scan(&w.early); err != nil {
+			return err
+		}
 	}
 	if w.asked = true; !w.skips && w.Locker == nil {
 		w.log.Info("sluicesql: this database cannot have several relays: run one, or give them a Locker")

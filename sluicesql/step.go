@@ -93,16 +93,10 @@ func (w *relaying) move(ctx context.Context, q *target) (moved int, err error) {
 	if moved, err = w.finishLate(ctx, q); err != nil {
 		return 0, err
 	}
-	var tx *sql.Tx
-	var from querier = w.DB
-	if w.skips { // it holds the rows until they are deleted
-		if tx, err = w.begin(ctx); err != nil {
-			return moved, err
-		}
+	tx, rows, err := w.take(ctx, q)
+	if tx != nil {
 		defer tx.Rollback() //nolint:errcheck // after the commit it does nothing
-		from = tx
 	}
-	rows, err := w.read(ctx, from, q)
 	if err != nil || len(rows) == 0 {
 		return moved, err
 	}
@@ -115,6 +109,52 @@ func (w *relaying) move(ctx context.Context, q *target) (moved int, err error) {
 		n, err = w.finishLate(ctx, q)
 	}
 	return moved + n, err
+}
+
+// take returns rows to be moved, and the transaction that holds them until they are deleted, where the
+// database can skip what others hold.
+func (w *relaying) take(ctx context.Context, q *target) (tx *sql.Tx, rows []*written, err error) {
+	if w.early {
+		if rows, err = w.onDisk(ctx, q); err != nil || len(rows) == 0 {
+			return nil, nil, err
+		}
+	}
+	var from querier = w.DB
+	if w.skips {
+		if tx, err = w.begin(ctx); err != nil {
+			return nil, nil, err
+		}
+		from = tx
+	}
+	switch {
+	case !w.early:
+		rows, err = w.read(ctx, from, q)
+	case w.skips:
+		rows, err = w.stillThere(ctx, from, q, rows, " SKIP LOCKED")
+	}
+	return tx, rows, err
+}
+
+// onDisk is read where a database shows a transaction to others before it is on disk, so that a crash
+// may take it back: InnoDB does without a binary log. A commit that changes anything, if only there and
+// back, writes all to the disk that was there before it. It locks the rows no longer than that takes.
+func (w *relaying) onDisk(ctx context.Context, q *target) ([]*written, error) {
+	tx, err := w.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer tx.Rollback() //nolint:errcheck // after the commit it does nothing
+	rows, err := w.read(ctx, tx, q)
+	if err != nil || len(rows) == 0 {
+		return nil, err
+	}
+	for _, change := range []string{"+ 1", "- 1"} {
+		statement := fmt.Sprintf("UPDATE %s SET written_at = written_at %s WHERE queue = ? AND id = ?", w.Outbox.table(), change)
+		if _, err := tx.ExecContext(ctx, statement, keyOf(q.Name()), rows[0].id); err != nil {
+			return nil, err
+		}
+	}
+	return rows, tx.Commit()
 }
 
 type querier interface {
@@ -137,7 +177,7 @@ func (w *relaying) finishLate(ctx context.Context, q *target) (moved int, err er
 		return 0, nil
 	}
 	if w.Outbox.Dialect == SQLite { // there a transaction that has read may not write, if another one has
-		rows, err := w.stillThere(ctx, w.DB, q)
+		rows, err := w.stillThere(ctx, w.DB, q, q.enqueued, "")
 		if err != nil {
 			return 0, err
 		}
@@ -148,7 +188,7 @@ func (w *relaying) finishLate(ctx context.Context, q *target) (moved int, err er
 		return 0, err
 	}
 	defer tx.Rollback() //nolint:errcheck // after the commit it does nothing
-	rows, err := w.stillThere(ctx, tx, q)
+	rows, err := w.stillThere(ctx, tx, q, q.enqueued, "")
 	if err != nil {
 		return 0, err
 	}
@@ -328,9 +368,10 @@ func (w *relaying) write(ctx context.Context, tx *sql.Tx, queue string, rows []*
 	return len(done), err
 }
 
-// stillThere returns those of the rows that were enqueued which are in the database, and locks them.
-func (w *relaying) stillThere(ctx context.Context, from querier, q *target) (there []*written, err error) {
-	rows, err := from.QueryContext(ctx, w.Outbox.lockRows(q.enqueued), keyOf(q.Name()))
+// stillThere returns those of some rows which are in the database, and locks them. It waits for others that
+// have them locked, or skips those.
+func (w *relaying) stillThere(ctx context.Context, from querier, q *target, some []*written, skip string) (there []*written, err error) {
+	rows, err := from.QueryContext(ctx, w.Outbox.lockRows(some)+skip, keyOf(q.Name()))
 	if err != nil {
 		return nil, err
 	}
@@ -343,7 +384,7 @@ func (w *relaying) stillThere(ctx context.Context, from querier, q *target) (the
 		}
 		at[id] = of
 	}
-	for _, r := range q.enqueued {
+	for _, r := range some {
 		if of, ok := at[r.id]; ok && of == r.at {
 			there = append(there, r)
 		}
