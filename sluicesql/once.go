@@ -35,13 +35,20 @@ func InQueue(name string) OnceOption { return func(o *once) { o.queue = name } }
 func OfVersion(v string) OnceOption { return func(o *once) { o.version = v } }
 
 // Once notes, by a handler's transaction, that its task has its effect. It reports whether this is
-// the first time: if it is, do the work in the same transaction and commit it; if not, the work is
-// committed already, and the handler returns nil.
+// the first time: if it is, do the work in the same transaction. Commit it in both cases, and return
+// nil then: where it is not the first time, the work was committed before.
 //
 //	first, err := sluicesql.Once(ctx, tx, e, sluicesql.InQueue("orders"))
-//	if err != nil || !first {
+//	if err == nil && first {
+//		err = work(ctx, tx)
+//	}
+//	if err != nil {
 //		return err // the deferred Rollback ends the transaction
 //	}
+//	return tx.Commit()
+//
+// (MySQL and MariaDB without a binary log show a transaction before it is on their disk. A crash just
+// then takes back the work that an attempt has found done, unless that attempt commits, too.)
 //
 // A task is known by its ID, by its queue and version if they are given, and not by its due time: that
 // changes each time that a lease runs out. A handler that runs beside it, since a lease has run out,
@@ -64,7 +71,8 @@ func Once(ctx context.Context, tx Execer, e sluice.Entry, opts ...OnceOption) (f
 	}
 	statement := "INSERT INTO " + onceTable + " (queue, task, version, done_at) VALUES (" + o.dialect.places(1, 4) + ") ON CONFLICT DO NOTHING"
 	if o.dialect == MySQL {
-		statement = "INSERT IGNORE INTO " + onceTable + " (queue, task, version, done_at) VALUES (" + o.dialect.places(1, 4) + ")"
+		// Where it is there, something is changed: the commit then has it written to the disk (see onDisk).
+		statement = "INSERT INTO " + onceTable + " (queue, task, version, done_at) VALUES (" + o.dialect.places(1, 4) + ") ON DUPLICATE KEY UPDATE done_at = done_at + 1"
 	}
 	result, err := tx.ExecContext(ctx, statement, keyOf(o.queue), keyOf(e.ID), keyOf(o.version), time.Now().UnixMicro())
 	if err == nil {

@@ -97,13 +97,15 @@ type relaying struct {
 	poll   time.Duration
 	log    *slog.Logger
 	queues map[string]*target
-	asked  bool            // whether the database can skip rows that are locked
-	skips  bool            // it can: other relays work beside this one
-	early  bool            // it shows others what is not on its disk yet
-	sqlite sync.Mutex      // guards its writes, of which there is one at a time; unused elsewhere
-	places chan struct{}   // of steps
-	search time.Time       // when it looks for rows of queues that it has not
-	told   map[string]bool // of which of these
+	asked  bool // whether the database can skip rows that are locked
+	skips  bool // it can: other relays work beside this one
+	early  bool // it may show what is not on its disk yet
+
+	isInformed bool            // the log has been told that it cannot
+	sqlite     sync.Mutex      // guards its writes, of which there is one at a time; unused elsewhere
+	places     chan struct{}   // of steps
+	search     time.Time       // when it looks for rows of queues that it has not
+	told       map[string]bool // of which of these
 }
 
 // start checks the fields.
@@ -145,14 +147,34 @@ func (w *relaying) ask(ctx context.Context) error {
 			return err
 		}
 		w.skips = err == nil
-		if err = w.DB.QueryRowContext(ctx, "SELECT @@log_bin = 0").Scan(&w.early); err != nil {
+		if w.early, err = w.showsEarly(ctx); err != nil {
 			return err
 		}
 	}
-	if w.asked = true; !w.skips && w.Locker == nil {
+	if w.asked = true; !w.skips && w.Locker == nil && !w.isInformed {
+		w.isInformed = true
 		w.log.Info("sluicesql: this database cannot have several relays: run one, or give them a Locker")
 	}
 	return nil
+}
+
+// showsEarly reports whether MySQL may show a transaction before it is on disk: it has no binary log, or
+// one in InnoDB itself.
+func (w *relaying) showsEarly(ctx context.Context) (early bool, err error) {
+	rows, err := w.DB.QueryContext(ctx, "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_storage_engine')")
+	if err != nil {
+		return false, err
+	}
+	defer rows.Close()
+	values := map[string]string{}
+	for rows.Next() {
+		var name, value string
+		if err := rows.Scan(&name, &value); err != nil {
+			return false, err
+		}
+		values[strings.ToLower(name)] = value
+	}
+	return values["log_bin"] != "ON" || values["binlog_storage_engine"] != "", rows.Err()
 }
 
 // moved is the end of the work on a queue.
@@ -184,7 +206,11 @@ func (w *relaying) run(ctx context.Context) {
 		}
 	}
 	failing, unseen := false, false // unseen: a queue that was worked on may have rows since
+	changed := false                // another server may be behind the database's name
 	for ctx.Err() == nil {
+		if changed && under == 0 {
+			w.asked, changed = false, false
+		}
 		names, err := w.waiting(ctx)
 		unseen = under > 0
 		failing = failing && (err != nil || unseen || len(names) > 0)
@@ -211,7 +237,7 @@ func (w *relaying) run(ctx context.Context) {
 			if !failing {
 				w.log.Warn("sluicesql: the database fails, its rows wait", slog.String("error", err.Error()))
 			}
-			failing = true
+			failing, changed = true, true
 			for until, over := time.Now().Add(w.poll), false; !over && ctx.Err() == nil; {
 				var e moved
 				if over, e = w.pause(ctx, time.Until(until), ended); e.queue != nil {

@@ -111,50 +111,50 @@ func (w *relaying) move(ctx context.Context, q *target) (moved int, err error) {
 	return moved + n, err
 }
 
-// take returns rows to be moved, and the transaction that holds them until they are deleted, where the
-// database can skip what others hold.
+// take returns rows to be moved, and the transaction that holds them until they are deleted. There is
+// none where relays cannot skip what others hold.
 func (w *relaying) take(ctx context.Context, q *target) (tx *sql.Tx, rows []*written, err error) {
-	if w.early {
-		if rows, err = w.onDisk(ctx, q); err != nil || len(rows) == 0 {
-			return nil, nil, err
-		}
+	if !w.skips && !w.early {
+		rows, err = w.read(ctx, w.DB, q)
+		return nil, rows, err
 	}
-	var from querier = w.DB
-	if w.skips {
-		if tx, err = w.begin(ctx); err != nil {
-			return nil, nil, err
-		}
-		from = tx
+	if tx, err = w.begin(ctx); err != nil {
+		return nil, nil, err
 	}
-	switch {
-	case !w.early:
-		rows, err = w.read(ctx, from, q)
-	case w.skips:
-		rows, err = w.stillThere(ctx, from, q, rows, " SKIP LOCKED")
+	if rows, err = w.read(ctx, tx, q); err == nil && len(rows) > 0 && w.early {
+		rows, err = w.onDisk(ctx, tx, q, rows)
 	}
 	return tx, rows, err
 }
 
-// onDisk is read where a database shows a transaction to others before it is on disk, so that a crash
-// may take it back: InnoDB does without a binary log. A commit that changes anything, if only there and
-// back, writes all to the disk that was there before it. It locks the rows no longer than that takes.
-func (w *relaying) onDisk(ctx context.Context, q *target) ([]*written, error) {
-	tx, err := w.begin(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer tx.Rollback() //nolint:errcheck // after the commit it does nothing
-	rows, err := w.read(ctx, tx, q)
-	if err != nil || len(rows) == 0 {
-		return nil, err
-	}
+// onDisk has MySQL write to its disk whatever it has shown, and returns those of the rows that no other
+// relay has taken meanwhile. InnoDB shows a transaction to others before it is on disk, if no binary log
+// has it: a crash may take it back. A commit that has changed anything, if only there and back, has all
+// written that was committed before it. (MariaDB: trx_commit_in_memory, and behind it the flush.)
+func (w *relaying) onDisk(ctx context.Context, tx *sql.Tx, q *target, rows []*written) (there []*written, err error) {
+	defer func() {
+		if err == nil && len(there) == 0 { // another relay has them
+			q.until = time.Now().Add(leastPause)
+		}
+	}()
 	for _, change := range []string{"+ 1", "- 1"} {
 		statement := fmt.Sprintf("UPDATE %s SET written_at = written_at %s WHERE queue = ? AND id = ?", w.Outbox.table(), change)
-		if _, err := tx.ExecContext(ctx, statement, keyOf(q.Name()), rows[0].id); err != nil {
+		result, err := tx.ExecContext(ctx, statement, keyOf(q.Name()), rows[0].id)
+		if err != nil {
+			return nil, err
+		}
+		if n, err := result.RowsAffected(); n == 0 { // it is gone: nothing is written
 			return nil, err
 		}
 	}
-	return rows, tx.Commit()
+	if _, err = tx.ExecContext(ctx, "COMMIT AND CHAIN"); err != nil {
+		return nil, err
+	}
+	skip := ""
+	if w.skips {
+		skip = " SKIP LOCKED"
+	}
+	return w.stillThere(ctx, tx, q, rows, skip)
 }
 
 type querier interface {

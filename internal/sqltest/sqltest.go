@@ -191,7 +191,10 @@ func Postgres() (*Server, error) {
 }
 
 // MariaDB starts a MariaDB server.
-func MariaDB() (*Server, error) {
+func MariaDB() (*Server, error) { return MariaDBWith() }
+
+// MariaDBWith is MariaDB with options of mariadbd.
+func MariaDBWith(options ...string) (*Server, error) {
 	program, err := exec.LookPath("mariadbd")
 	if err != nil {
 		if program = "/usr/sbin/mariadbd"; !isThere(program) {
@@ -212,7 +215,9 @@ func MariaDB() (*Server, error) {
 	}
 	s.Driver, s.signal = "mysql", "TERM"
 	s.DSN = "root@tcp(127.0.0.1:" + port + ")/mysql"
-	s.command = []string{program, "--no-defaults", data, "--port=" + port, "--bind-address=127.0.0.1", "--socket=" + filepath.Join(s.folder, "s"), "--pid-file=" + filepath.Join(s.folder, "pid")}
+	s.command = append([]string{
+		program, "--no-defaults", data, "--port=" + port, "--bind-address=127.0.0.1", "--socket=" + filepath.Join(s.folder, "s"), "--pid-file=" + filepath.Join(s.folder, "pid"),
+	}, options...)
 	return s, s.Up()
 }
 
