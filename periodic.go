@@ -36,11 +36,12 @@ import (
 // the occurrence until the next one at most, and Discard ends it.
 //
 // While a deployment is under way, workers with an old and with a new list run side by side. The
-// list of the Worker that started last decides when a task is due. If a Worker with another list
-// handles an occurrence, the next one is by that list for a minute and a half at most. Every Worker
-// with the task in its list handles what it claims, with its own Payload. A Worker without it puts
-// it back for some seconds. A task that no Worker has in its list is removed ten minutes after it
-// was due.
+// list of the Worker that started last decides when a task is due. To go back to an older list,
+// start a Worker with it: else the occurrence that is planned is waited for. If a Worker with
+// another list handles an occurrence, the next one is by that list for a minute and a half at
+// most. Every Worker with the task in its list handles what it claims, with its own Payload. A
+// Worker without it puts it back for some seconds. A task that no Worker has in its list is
+// removed ten minutes after it was due.
 //
 // The hooks TasksSending and TasksSent are not told of occurrences.
 type Periodic struct {

@@ -42,7 +42,8 @@ type occurrence struct {
 	// was, and it is not known yet which one is next.
 	before time.Time
 	list   time.Time // when the Worker started whose schedule it is of
-	// unknown is when a Worker claimed it first that does not have the task in its list.
+	// unknown is when a Worker claimed it first that does not have the task in its list, since one
+	// that has it did.
 	unknown time.Time
 	begun   time.Time // when a handler had it that goes on with it later; zero if attempts say so
 }
@@ -68,7 +69,7 @@ func (o occurrence) handled(now time.Time) occurrence {
 	if o.isMissed() {
 		o.due = o.before
 	}
-	o.after, o.before, o.begun = now, o.due, time.Time{}
+	o.after, o.before, o.begun, o.unknown = now, o.due, time.Time{}, time.Time{}
 	return o
 }
 
@@ -268,7 +269,7 @@ func (w *Worker) claimed(t store.Task) time.Time {
 // has been looking for a worker that does.
 func (w *Worker) putBack(t store.Task, o occurrence, now time.Time) error {
 	const why = "not a periodic task of this worker"
-	if o.unknown.IsZero() {
+	if o.unknown.IsZero() || t.Attempt > 1 { // a handler had it: what is put back begins with its first attempt
 		o.unknown = now
 	}
 	if now.Sub(o.unknown) >= forgetAfter {
@@ -297,7 +298,7 @@ func (w *Worker) conclude(t store.Task, d store.Disposition) store.Disposition {
 	next, isEnd := o.handled(now), false
 	if o.due.Sub(now) >= roundedOff { // an operator had it run early: it is still to come
 		next = o
-		next.after, next.begun = now, time.Time{}
+		next.after, next.begun, next.unknown = now, time.Time{}, time.Time{}
 	} else if answer, isKnown := task.plan(next, now); isKnown {
 		isEnd = errors.Is(answer.err, errNoOccurrence)
 		if answer.err == nil {
@@ -317,12 +318,18 @@ func (w *Worker) conclude(t store.Task, d store.Disposition) store.Disposition {
 	return d
 }
 
-// later returns what becomes of an occurrence whose handler is called again. If no attempt says that it
-// has begun, its header does: it is not one that was missed.
+// later returns what becomes of an occurrence whose handler is called again. What no attempt says, its
+// header does: that it has begun, so that it is not one that was missed, and that a worker knows it.
 func (p *periodicTask) later(t store.Task, o occurrence, d store.Disposition, now time.Time) store.Disposition {
-	if p.SkipsMissed && t.Attempt == 1 && d.Action != store.Retry && o.begun.IsZero() {
-		o.begun = now
-		d.Next = &store.Next{At: now.Add(d.Delay), Payload: p.next(o).Payload}
+	if t.Attempt > 1 || d.Action == store.Retry {
+		return d
+	}
+	of := o
+	if of.unknown = (time.Time{}); p.SkipsMissed && o.begun.IsZero() {
+		of.begun = now
+	}
+	if of != o {
+		d.Next = &store.Next{At: now.Add(d.Delay), Payload: p.next(of).Payload}
 	}
 	return d
 }

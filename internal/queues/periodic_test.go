@@ -51,6 +51,35 @@ func testAnEarlierClaim(t *testing.T) {
 	require.Equal(t, o.due.Add(interval), d.Next.At)
 }
 
+// TestPeriodic_OneThatAWorkerKnowsIsNotRemoved, however long ago one that does not know it claimed it first.
+func TestPeriodic_OneThatAWorkerKnowsIsNotRemoved(t *testing.T) {
+	t.Parallel()
+	due := time.Unix(1_700_000_000, 0).UTC()
+	w := &Worker{Queue: &Queue{}, Loop: taskloop.Queue{Lease: time.Minute, Log: slog.New(slog.DiscardHandler)}, Periodic: []Periodic{{ID: "tick", Schedule: every(time.Hour)}}}
+	w.startPeriodic()
+	w.noteTime(due)
+	known := occurrence{after: due.Add(-time.Hour), due: due, unknown: due}
+	putBack := func(attempt int, o occurrence) store.Action {
+		task := store.Task{ID: "other", Attempt: attempt, Header: o.header("other", nil), Score: store.ScoreOf(due.Add(forgetAfter + time.Minute))}
+		_, err := w.admit(task, o)
+		var own *notHandledError
+		require.ErrorAs(t, err, &own)
+		return own.disposition.Action
+	}
+	require.Equal(t, store.Finish, putBack(1, known), "it is known to none")
+	require.Equal(t, store.Again, putBack(2, known), "a handler has failed since")
+	for _, action := range []store.Action{store.Release, store.Again} {
+		claimed := store.Task{ID: "tick", Attempt: 1, Header: known.header("tick", nil), Score: store.ScoreOf(due.Add(time.Minute))}
+		d := w.conclude(claimed, store.Disposition{Action: action, Delay: time.Second})
+		require.NotNil(t, d.Next)
+		_, header, _, _ := store.Unpack(d.Next.Payload)
+		o, is := occurrenceIn("tick", header)
+		require.True(t, is)
+		require.Zero(t, o.unknown)
+	}
+	require.Zero(t, known.handled(due).unknown)
+}
+
 // TestPeriodic_AnAnswerIsNotLostToTheKeeper: a schedule that thinks for 2.5 s has said what is next,
 // and the task, which keeps the place of that, is soon claimed. If the keeper asked anew meanwhile,
 // the next occurrence would be late. The keeper of another process does ask: this one's may hang.
