@@ -207,7 +207,8 @@ func (t *Telemetry) taskFinished(ctx context.Context, i sluice.TaskFinished) {
 	t.running.Add(ctx, -1, metric.WithAttributes(attributes...))
 	disposition := keyDisposition.String(i.Disposition.String())
 	t.dispositions.Add(ctx, 1, metric.WithAttributes(append(ofTask(i.Queue, i.Entry), disposition)...))
-	if i.Disposition == sluice.DispositionAgain || i.Disposition == sluice.DispositionDiscarded { // nothing has failed
+	switch i.Disposition {
+	case sluice.DispositionDone, sluice.DispositionAgain, sluice.DispositionDiscarded: // nothing has failed
 		i.Err = nil
 	}
 	if i.Err != nil {

@@ -479,4 +479,9 @@ func TestTelemetry_AnErrorIsOneOfFew(t *testing.T) {
 		require.Contains(t, spans[len(spans)-1].Attributes(), attribute.String("error.type", of.String()))
 		require.Equal(t, 1.0, r.points(t)["messaging.process.duration{error.type="+of.String()+",messaging.destination.name=q,messaging.operation.name=process,messaging.system=sluice}"], of)
 	}
+	// An occurrence that was done before has an error, which says that, and nothing has failed.
+	ctx := r.QueueHooks().TaskStarted(t.Context(), sluice.TaskStarted{Queue: "q"})
+	r.QueueHooks().TaskFinished(ctx, sluice.TaskFinished{Queue: "q", Disposition: sluice.DispositionDone, Err: errors.New("the handler was not called")})
+	spans := r.spans.Ended()
+	require.Equal(t, codes.Unset, spans[len(spans)-1].Status().Code)
 }

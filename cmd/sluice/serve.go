@@ -124,7 +124,7 @@ OpenTelemetry's exporter gives to what sluiceotel observes, for all queues that 
 	}
 	l.addTo(c.Flags(), "127.0.0.1:9478")
 	c.Flags().BoolVar(&o.Stock, "stock", false, "tell of each item for sale, too")
-	c.Flags().DurationVar(&o.Search, "search", 30*time.Second, "search the keys for new queues after this time")
+	c.Flags().DurationVar(&o.Search, "search", 30*time.Second, "search the keys for new queues after this time, or twenty times what a search takes")
 	return c
 }
 

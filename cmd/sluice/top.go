@@ -17,9 +17,6 @@ const (
 	// searchEvery is how often top looks for queues that are new. Between, it asks those that it
 	// knows.
 	searchEvery = 10 * time.Second
-	// searchShare is how many times as long as a search the pause behind it is, at the least:
-	// beside many keys the server is to have other things to do.
-	searchShare = 20
 	// oldAfter is how long behind its time a look may be until its figures say so.
 	oldAfter = 3 * time.Second
 	// workersEvery is how often top asks the Workers of each queue whether handlers are stuck: they
@@ -114,7 +111,9 @@ func (w *watch) askWorkers(ctx context.Context, rows []queueRow) {
 }
 
 // pauseBehind returns for how long no search follows one that took so long.
-func pauseBehind(took time.Duration) time.Duration { return max(searchEvery, searchShare*took) }
+func pauseBehind(took time.Duration) time.Duration {
+	return max(searchEvery, inspect.PauseBehind(took))
+}
 
 // print prints a table for each interval, the worst queues first.
 func (w *watch) print(ctx context.Context, interval time.Duration, frames int) error {

@@ -23,6 +23,8 @@ import (
 const (
 	// patience is how long an answer waits for Redis: less than Prometheus waits for the answer.
 	patience = 8 * time.Second
+	// searchFor is the most that a search takes: of twenty million keys, half a minute or a few.
+	searchFor = 10 * time.Minute
 	// atOnce is how many queues are asked at the same time.
 	atOnce = 16
 )
@@ -32,7 +34,8 @@ type Options struct {
 	// Keys say where the queues are. Defaults to the library's own prefixes.
 	Keys inspect.Options
 	// Search is for how long a list of queues is good: after that the next request searches the keys
-	// again. Defaults to half a minute.
+	// again. It is good for twenty times as long as the search took, at the least. Defaults to half a
+	// minute.
 	Search time.Duration
 	// Stock has the metrics tell of each item for sale, too: three series for each item, for as long
 	// as its stock exists. Defaults to false.
@@ -57,6 +60,7 @@ type Exporter struct {
 	names     []string
 	complete  bool      // the search has seen all keys
 	searched  time.Time // when the last search began that succeeded; zero for never
+	next      time.Time // when it is too old
 	searching chan struct{}
 	failed    error // of the last search
 }
@@ -182,7 +186,7 @@ func (e *Exporter) look(ctx context.Context) (all []found, complete bool, err er
 // list then: the search of many keys goes on for the next request.
 func (e *Exporter) search(ctx context.Context) (names []string, complete bool, err error) {
 	e.mu.Lock()
-	if !e.searched.IsZero() && time.Since(e.searched) < e.options.Search {
+	if time.Now().Before(e.next) {
 		defer e.mu.Unlock()
 		return e.names, e.complete, nil
 	}
@@ -213,20 +217,24 @@ func (e *Exporter) search(ctx context.Context) (names []string, complete bool, e
 	return e.names, e.complete, nil
 }
 
-// searchKeys searches the keys. It ends by itself: after a minute at the latest.
+// searchKeys searches the keys. It ends by itself: after searchFor at the latest.
 func (e *Exporter) searchKeys(ctx context.Context, done chan struct{}) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, searchFor)
 	defer cancel()
 	began := time.Now()
 	names, err := inspect.Queues(ctx, e.rdb, e.options.Keys)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	incomplete := errors.Is(err, inspect.ErrIncomplete)
+	if ctx.Err() != nil && !e.searched.IsZero() { // too many keys for one search: those that are known are told
+		names, incomplete = e.names, true
+	}
 	if e.failed = err; incomplete {
 		e.failed = nil
 	}
 	if e.failed == nil {
 		e.names, e.complete, e.searched = names, !incomplete, began
+		e.next = began.Add(max(e.options.Search, inspect.PauseBehind(time.Since(began))))
 	}
 	e.searching = nil
 	close(done)

@@ -22,6 +22,7 @@ import (
 	"github.com/sluice-go/sluice/cmd/sluice/exporter"
 	"github.com/sluice-go/sluice/cmd/sluice/report"
 	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/systest"
 )
 
 func TestMain(m *testing.M) { redistest.Main(m) }
@@ -141,11 +142,11 @@ func TestExporter_NeverSaysZeroForWhatItDoesNotKnow(t *testing.T) {
 	}
 	code, body = get(t, e, "/metrics")
 	require.Equal(t, http.StatusOK, code)
-	require.Contains(t, body, "sluice_exporter_up 0")
+	require.Contains(t, body, "\nsluice_exporter_up 0")
 	require.NotContains(t, body, "\nsluice_queue_")
 	m.SetError("")
 	_, body = get(t, e, "/metrics")
-	require.Contains(t, body, "sluice_exporter_up 1", "it goes on by itself")
+	require.Contains(t, body, "\nsluice_exporter_up 1", "it goes on by itself")
 }
 
 // TestExporter_SearchesOnceInAWhile: the keys are searched once in Search, for all requests together.
@@ -177,6 +178,52 @@ func TestExporter_SearchesOnceInAWhile(t *testing.T) {
 			return strings.Contains(body, third.Name())
 		}, 30*time.Second, 10*time.Millisecond)
 	})
+}
+
+// TestExporter_ASearchThatTakesMinutes is waited for. Redis is not down during those behind the first one,
+// which are not made at once: a server has other things to do.
+func TestExporter_ASearchThatTakesMinutes(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+		enqueue(t, newQueue(t, rdb, "orders"), "a")
+		var searches slow
+		rdb.AddHook(&searches)
+		e := exporter.New(rdb, exporter.Options{})
+		_, body := get(t, e, "/metrics")
+		require.Contains(t, body, "\nsluice_exporter_up 0", "it knows nothing yet")
+		time.Sleep(6 * time.Minute)
+		each := searches.n.Load()
+		for range 120 {
+			_, body = get(t, e, "/metrics")
+			require.Contains(t, body, "\nsluice_exporter_up 1")
+			require.Contains(t, body, "orders")
+			time.Sleep(time.Minute)
+		}
+		require.LessOrEqual(t, searches.n.Load(), 3*each)
+		time.Sleep(6 * time.Minute) // the last one ends
+	})
+}
+
+// slow is a hook that has a search take two minutes.
+type slow struct{ n atomic.Int64 }
+
+func (s *slow) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (s *slow) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "scan" {
+			s.n.Add(1)
+			select {
+			case <-time.After(2 * time.Minute):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (s *slow) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
 }
 
 // TestExporter_ManyQueues: a scrape takes one script a queue, where no Worker runs, and no search.
@@ -226,7 +273,7 @@ func TestExporter_IsDownWhileRedisHangs(t *testing.T) {
 		e := exporter.New(rdb, exporter.Options{})
 		for range 3 {
 			_, body := get(t, e, "/metrics")
-			require.Contains(t, body, "sluice_exporter_up 0")
+			require.Contains(t, body, "\nsluice_exporter_up 0")
 			time.Sleep(2 * time.Minute)
 		}
 	})
