@@ -247,7 +247,7 @@ func ExampleWorker() {
 	}
 	_, err = queue.EnqueueBatch(ctx, []sluice.Task{
 		{ID: "order-1", Payload: []byte("two phones")},
-		{ID: "order-2", Payload: []byte("a case"), Delay: 50 * time.Millisecond},
+		{ID: "order-2", Payload: []byte("a case"), Delay: time.Second},
 	})
 	if err != nil {
 		log.Fatal(err)

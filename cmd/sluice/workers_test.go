@@ -69,7 +69,7 @@ func TestGet_SaysWhoHadATaskUntilItsLeaseEnded(t *testing.T) {
 		_, err := q.Enqueue(t.Context(), sluice.Task{ID: id})
 		require.NoError(t, err)
 	}
-	_, err := q.Claim(t.Context(), 2, time.Second)
+	_, err := q.Claim(t.Context(), 2, 5*time.Second)
 	require.NoError(t, err)
 	field := s.rdb.HGet(t.Context(), "{Queue:orders}:state", "a").Val()
 	require.True(t, strings.HasSuffix(field, "/"), field) // no Worker's
@@ -78,7 +78,7 @@ func TestGet_SaysWhoHadATaskUntilItsLeaseEnded(t *testing.T) {
 	require.Eventually(t, func() bool {
 		stats, err := q.Stats(t.Context())
 		return err == nil && stats.Leased == 0
-	}, 10*time.Second, 20*time.Millisecond)
+	}, 30*time.Second, 20*time.Millisecond)
 	got := s.ok("get", "orders", "a")
 	require.Contains(t, got, "last leased ")
 	require.Contains(t, got, ", by a worker that is gone (pod7) until the lease ended")

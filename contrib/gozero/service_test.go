@@ -147,7 +147,7 @@ var _ = systest.Role("shop", func(settings string) {
 	orders, err := sluice.NewQueue(sc.Redis, "orders")
 	logx.Must(err)
 	worker := &sluice.Worker{
-		Queue: orders, Concurrency: 1, Lease: time.Second, Grace: 100 * time.Millisecond, Logger: gozero.Logger(),
+		Queue: orders, Concurrency: 1, Lease: 5 * time.Second, Grace: 100 * time.Millisecond, Logger: gozero.Logger(),
 		Handler: func(ctx context.Context, e sluice.Entry) error {
 			fmt.Println(e.ID)
 			<-ctx.Done() // until 100 ms after the service's Stop

@@ -132,7 +132,7 @@ var _ = systest.Role("shop", func(address string) {
 		panic(err)
 	}
 	worker := &sluice.Worker{
-		Queue: queue, Concurrency: 1, Lease: time.Second, Grace: 100 * time.Millisecond, Logger: sluicekratos.Logger(quiet),
+		Queue: queue, Concurrency: 1, Lease: 5 * time.Second, Grace: 100 * time.Millisecond, Logger: sluicekratos.Logger(quiet),
 		Handler: func(ctx context.Context, e sluice.Entry) error {
 			fmt.Println(e.ID)
 			<-ctx.Done() // until 100 ms after Stop

@@ -140,8 +140,14 @@ func run(ctx context.Context, payIn time.Duration, out io.Writer) error {
 	if err := errors.Join(shop.Order(ctx, "order-1"), shop.Order(ctx, "order-2"), shop.Pay(ctx, "order-1")); err != nil {
 		return err
 	}
-	ctx, stop := context.WithTimeout(ctx, payIn+time.Second)
+	ctx, stop := context.WithTimeout(ctx, payIn+30*time.Second)
 	defer stop()
+	go func() {
+		for ctx.Err() == nil && shop.State("order-2") == "unpaid" {
+			time.Sleep(10 * time.Millisecond)
+		}
+		stop()
+	}()
 	err = shop.Work(ctx)
 	fmt.Fprintln(out, "order-1 is", shop.State("order-1"), "and order-2 is", shop.State("order-2"))
 	return err

@@ -88,6 +88,6 @@ func TestShop_WaitsForAnOrderThatIsBeingStored(t *testing.T) {
 func TestRun(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	require.NoError(t, run(t.Context(), 300*time.Millisecond, &out))
+	require.NoError(t, run(t.Context(), 3*time.Second, &out))
 	require.Equal(t, "please pay order-2\norder-1 is paid and order-2 is canceled\n", out.String())
 }

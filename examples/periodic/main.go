@@ -109,9 +109,9 @@ func run(ctx context.Context, out io.Writer) error {
 	}
 	var sessions Sessions
 	for i := range 10 {
-		sessions.Add(fmt.Sprint(i), time.Now().Add(time.Duration(i)*50*time.Millisecond))
+		sessions.Add(fmt.Sprint(i), time.Now().Add(time.Duration(i)*200*time.Millisecond))
 	}
-	ctx, stop := context.WithTimeout(ctx, 10*time.Second)
+	ctx, stop := context.WithTimeout(ctx, 30*time.Second)
 	defer stop()
 	var all sync.WaitGroup
 	errs, workers := make([]error, 3), make([]*sluice.Worker, 3)

@@ -94,7 +94,8 @@ const (
 	payIn          = 2 * time.Second
 	crowd, every   = 10, 250 * time.Millisecond // so many buyers come at once, and so often
 	sale           = buyers / crowd * every     // for so long they come
-	mostKills      = 20                         // then the processes have peace: a busy machine has enough to do
+	leastKills     = 5
+	mostKills      = 20 // then the processes have peace: a busy machine has enough to do
 )
 
 // buyer is one of those who buy. Each second one pays.
@@ -218,7 +219,6 @@ func TestService_UnderFaults(t *testing.T) {
 	stock := number(t, db, "SELECT stock FROM item")
 	require.Equal(t, phones, paid+stock)
 	require.Equal(t, 2, number(t, db, "SELECT count(*) FROM done WHERE id IN ('thumbnail:good', 'export:1')"))
-	require.GreaterOrEqual(t, kills, 5)
 	t.Logf("%d kills, a restart of Redis; %d orders, of which %d were paid and %d cancelled; in stock: %d of %d", kills,
 		number(t, db, "SELECT count(*) FROM orders"), paid, number(t, db, "SELECT count(*) FROM orders WHERE state = 'canceled'"), stock, phones)
 	t.Logf("%d buyers asked %d times; webhooks: %d, of which %d were refused and %d repeated; all answered in %v, all done in %v", buyers,
@@ -251,8 +251,10 @@ func (f *fleet) faults(restart time.Time, server *redistest.Server, answered cha
 	for tick := time.NewTicker(300 * time.Millisecond); ; {
 		select {
 		case <-answered:
-			require.True(f.t, restarted)
-			return kills
+			if kills >= leastKills && restarted {
+				return kills
+			}
+			<-tick.C
 		case <-tick.C:
 		}
 		if kills == mostKills {

@@ -136,8 +136,16 @@ func run(ctx context.Context, out io.Writer) error {
 			fmt.Fprintln(out, id, "paid", shop.Pay(ctx, id))
 		}
 	}
-	ctx, stop := context.WithTimeout(ctx, 2*time.Second)
+	ctx, stop := context.WithTimeout(ctx, 30*time.Second)
 	defer stop()
+	go func() {
+		for ctx.Err() == nil {
+			if s, err := queue.Stats(ctx); err == nil && s.Due+s.Scheduled+s.Leased == 0 {
+				stop()
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
 	err = (&sluice.Worker{Queue: queue, Handler: shop.Cancel}).Run(ctx)
 	var stock int
 	err = errors.Join(err, db.QueryRow("SELECT stock FROM item").Scan(&stock))

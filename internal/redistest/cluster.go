@@ -21,13 +21,13 @@ const (
 // Cluster is a Redis Cluster of three primaries, each with a replica.
 type Cluster struct{ group }
 
-// StartCluster starts a real Cluster for one test, and stops it when the test ends. Its
-// replicas take over within a second or two. The settings are added to each node's command
-// line.
+// StartCluster starts a real Cluster for one test, and stops it when the test ends. No replica takes
+// over by itself; with FastFailover one does within a second or two. The settings are added to each
+// node's command line.
 func StartCluster(t testing.TB, settings ...string) *Cluster {
 	t.Helper()
 	NotShort(t)
-	c, err := startCluster(nil, fastFailover, settings...)
+	c, err := startCluster(nil, slowFailover, settings...)
 	if err != nil {
 		require(t, nil, err)
 	}
@@ -88,6 +88,9 @@ func NewCluster() (c *Cluster, stop func(), err error) {
 }
 
 const nodeTimeout = "--cluster-node-timeout"
+
+// FastFailover are settings of a Cluster whose servers fail.
+var FastFailover = []string{nodeTimeout, fmtMillis(fastFailover)}
 
 // whileJoining are a node's last settings until it has joined its Cluster. The tests' own timeout
 // may be so short that on a busy machine a node is taken for dead before the Cluster is whole.
@@ -343,7 +346,7 @@ func (c *Cluster) Failover(of *Server) error {
 // Slot returns a key's slot.
 func (c *Cluster) Slot(t testing.TB, key string) int {
 	t.Helper()
-	rdb := c.Nodes[0].direct()
+	rdb := c.Nodes[0].directFor(10 * time.Second)
 	defer func() { _ = rdb.Close() }()
 	slot, err := rdb.ClusterKeySlot(context.Background(), key).Result()
 	if err != nil {

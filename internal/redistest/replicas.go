@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -50,7 +51,7 @@ func (g *Replicated) AwaitReplica(t testing.TB, replica *Server) {
 // what the replica has.
 func (s *Server) Direct(t testing.TB) *redis.Client {
 	t.Helper()
-	rdb := s.direct()
+	rdb := s.directFor(10 * time.Second)
 	t.Cleanup(func() { _ = rdb.Close() })
 	return rdb
 }

@@ -1,10 +1,34 @@
 package systest
 
 import (
+	"context"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
+
+// LagOf is Lag, or how long a server takes to answer, if that is longer.
+func LagOf(t testing.TB, rdb redis.UniversalClient) func() time.Duration {
+	var longest atomic.Int64
+	lag, ctx, stop, stopped := Lag(t), context.Background(), make(chan struct{}), make(chan struct{})
+	go func() { // ends with the test
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+			sent := time.Now()
+			_ = rdb.Ping(ctx).Err()
+			longest.Store(max(longest.Load(), int64(time.Since(sent))))
+		}
+	}()
+	t.Cleanup(func() { close(stop); <-stopped })
+	return func() time.Duration { return max(lag(), time.Duration(longest.Load())) }
+}
 
 // Lag watches how late this machine lets a goroutine run, from now until the test ends.
 // The function that it returns is the longest delay so far. A test on the real clock

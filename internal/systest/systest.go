@@ -83,6 +83,20 @@ func Within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
+// Unsure makes a call with a context that ends after d, until one was sent before that: its outcome is
+// not known. Of the others nothing is left.
+func Unsure(t *testing.T, d time.Duration, call func(ctx context.Context) error) {
+	t.Helper()
+	for began := time.Now(); ; {
+		err := call(Within(t, d))
+		if errors.Is(err, sluice.ErrUnknown) {
+			return
+		}
+		require.Error(t, err)
+		require.Less(t, time.Since(began), time.Minute, "%v", err)
+	}
+}
+
 // Scale is the number in the environment variable SLUICE_TEST_SCALE, 1 by default.
 // Tests multiply their sizes by it.
 func Scale() int {

@@ -1,6 +1,7 @@
 package locks
 
 import (
+	"context"
 	"strconv"
 	"sync"
 	"testing"
@@ -46,7 +47,7 @@ func TestLock_FencesRise(t *testing.T) {
 			{"all released", func(*sluice.Lock) { require.NoError(t, l.UnlockAll(ctx)) }},
 			{"expired", func(k *sluice.Lock) {
 				require.NoError(t, rdb.PExpire(ctx, "Lock:"+name, time.Millisecond).Err())
-				require.Eventually(t, func() bool { return rdb.Exists(ctx, "Lock:"+name).Val() == 0 }, time.Second, time.Millisecond)
+				require.Eventually(t, func() bool { return rdb.Exists(ctx, "Lock:"+name).Val() == 0 }, 20*time.Second, time.Millisecond)
 				gone(k)
 			}},
 			{"a holder without", func(k *sluice.Lock) { unlock(k); unfenced(t, rdb, name) }},
@@ -192,8 +193,10 @@ func TestLocker_GivesBackFencesOfAbandonedAcquisitions(t *testing.T) {
 		}
 		before := last()
 		faults.Delay(300 * time.Millisecond)
-		_, err = l.Lock(systest.Within(t, 100*time.Millisecond), name)
-		require.ErrorIs(t, err, sluice.ErrUnknown)
+		systest.Unsure(t, 100*time.Millisecond, func(ctx context.Context) error {
+			_, err := l.Lock(ctx, name)
+			return err
+		})
 		require.Eventually(t, func() bool { return last() > before && rdb.Exists(t.Context(), "Lock:"+name).Val() == 0 },
 			10*time.Second, time.Millisecond, "it never came, or was not released")
 		stored := last()

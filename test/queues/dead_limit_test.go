@@ -207,7 +207,9 @@ func mostDead(b systest.QueueTest) func() int64 {
 			case <-stop:
 				most <- seen
 				return
-			default:
+			case <-b.Context().Done():
+				return
+			case <-time.After(100 * time.Microsecond):
 			}
 		}
 	}()

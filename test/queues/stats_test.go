@@ -190,7 +190,7 @@ func TestStats_LostNeverFalls(t *testing.T) {
 		}
 		_, err := b.Q.EnqueueBatch(ctx, ts)
 		require.NoError(b, err)
-		b.Claim(400, time.Second)
+		b.Claim(400, 4*time.Second)
 		for _, t := range ts[:300] {
 			require.NoError(b, b.RDB.ZRem(ctx, b.Key, t.ID).Err())
 		}

@@ -295,7 +295,7 @@ func TestTaskInfo_SaysWhoHadItLast(t *testing.T) {
 		}
 		lapse := func() sluice.TaskInfo {
 			b.Helper()
-			b.ClaimOne(time.Second)
+			b.ClaimOne(4 * time.Second)
 			b.write("1/worker7")
 			leased := shown()
 			require.Equal(b, sluice.StateLeased, leased.State)
@@ -304,7 +304,7 @@ func TestTaskInfo_SaysWhoHadItLast(t *testing.T) {
 			due := shown()
 			require.Equal(b, "worker7", due.Worker)
 			require.Equal(b, leased.LeasedSince, due.LeasedSince)
-			require.WithinDuration(b, due.Due, due.LeasedSince.Add(time.Second), 2*time.Microsecond)
+			require.WithinDuration(b, due.Due, due.LeasedSince.Add(4*time.Second), 2*time.Microsecond)
 			return due
 		}
 		b.due()

@@ -64,14 +64,14 @@ func TestExpires_NoHandlerGetsIt(t *testing.T) {
 // when a task expires.
 func TestExpires_ARetryExpires(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
-		expires := time.Now().Add(time.Second).Truncate(time.Microsecond)
+		expires := time.Now().Add(3 * time.Second).Truncate(time.Microsecond)
 		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Header: map[string]string{"h": "v"}, Payload: []byte("p"), Expires: expires})
 		require.True(b, expires.Equal(b.Get("a").Expires))
 		require.Equal(b, map[string]string{"h": "v"}, b.Get("a").Header)
 		var calls atomic.Int64
 		w := &sluice.Worker{
 			Queue:   b.On(b.RDB),
-			Backoff: func(int, error) time.Duration { return 1100 * time.Millisecond },
+			Backoff: func(int, error) time.Duration { return 3100 * time.Millisecond },
 			Handler: func(context.Context, sluice.Entry) error {
 				calls.Add(1)
 				return errors.New("no luck")

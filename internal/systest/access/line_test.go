@@ -36,7 +36,7 @@ func (g *guarded) crowded(ctx context.Context, retry time.Duration) (k *sluice.L
 // at the latest.
 func (g *guarded) takeTurns(k *sluice.Lock, got <-chan *sluice.Lock, retry time.Duration) {
 	g.Helper()
-	lag := systest.Lag(g.T)
+	lag := systest.LagOf(g.T, g.admin)
 	for range cap(got) {
 		require.NoError(g, k.Unlock(g.Context()))
 		released := time.Now()

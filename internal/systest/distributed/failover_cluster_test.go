@@ -104,8 +104,10 @@ func TestCluster_CleansUpBesideAHungServer(t *testing.T) {
 	require.ErrorIs(t, held.Unlock(systest.Ended()), sluice.ErrUnknown)
 	require.Eventually(t, func() bool { return faults.Scripts() > sent }, 20*time.Second, time.Millisecond, "it has not begun")
 	faults.Delay(200 * time.Millisecond)
-	_, err = l.Lock(systest.Within(t, 50*time.Millisecond), tags[0]+"left")
-	require.ErrorIs(t, err, sluice.ErrUnknown)
+	systest.Unsure(t, 50*time.Millisecond, func(ctx context.Context) error {
+		_, err := l.Lock(ctx, tags[0]+"left")
+		return err
+	})
 	time.Sleep(250 * time.Millisecond) // until its reply has come: no other client can see that
 	faults.Delay(0)
 	abandoned := time.Now()
@@ -127,7 +129,7 @@ func TestCluster_SlotMigrationLosesNothing(t *testing.T) {
 func migrate(t *testing.T, n int) {
 	t.Helper()
 	// Not parallel: it measures.
-	f, c := onCluster(t, "--cluster-node-timeout", "2000")
+	f, c := onCluster(t, "--cluster-node-timeout", "30000")
 	f.tags = f.tags[:1]
 	tag := f.tags[0]
 	slot, at, other := c.Slot(t, tag), c.Primary(tag), c.Primary(tagsOf(t, c)[1])

@@ -2,6 +2,7 @@ package distributed
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -44,9 +45,9 @@ func behindSentinel(t *testing.T) failing {
 	}
 }
 
-// onCluster starts a Cluster.
+// onCluster starts a Cluster whose replicas take over soon, if no setting says otherwise.
 func onCluster(t *testing.T, settings ...string) (failing, *redistest.Cluster) {
-	c := redistest.StartCluster(t, settings...)
+	c := redistest.StartCluster(t, slices.Concat(redistest.FastFailover, settings)...)
 	return failing{
 		servers: c, tags: tagsOf(t, c),
 		primary: func(tag string) *redistest.Server { return c.Primary(tag) },

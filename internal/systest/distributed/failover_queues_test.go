@@ -198,7 +198,7 @@ func TestCluster_ABacklogStarvesNoOtherQueue(t *testing.T) {
 	var handled []time.Time
 	passedBy := map[string]int{} // of a task of another queue: how many of the backlog were begun after it was due
 	workers := qs.Workers(&sluice.Worker{Handler: func(_ context.Context, e sluice.Entry) error {
-		defer time.Sleep(5 * time.Millisecond) // the work: the backlog lasts for a while
+		defer time.Sleep(15 * time.Millisecond) // the work: the backlog lasts for a while
 		mu.Lock()
 		defer mu.Unlock()
 		if qs.Of(e.ID) == qs[3] {

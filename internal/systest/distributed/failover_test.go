@@ -29,7 +29,7 @@ func TestFailover_OrderlyLosesNothing(t *testing.T) {
 
 func orderly(t *testing.T, n int) {
 	t.Helper()
-	f, _ := onCluster(t)
+	f, _ := onCluster(t, "--cluster-node-timeout", "3000") // none but those that are asked for
 	l := runFailovers(t, f, 0, n, asked)
 	require.Empty(t, l.double, "double grants")
 	require.Empty(t, l.lostTasks(), "lost tasks")

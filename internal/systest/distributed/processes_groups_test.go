@@ -42,24 +42,25 @@ func workGrouped(settings string) {
 	if err != nil {
 		panic(err)
 	}
-	report := func(what, id string) { fmt.Println(what, time.Now().UnixMicro(), id) }
+	report := func(what, id string, at time.Time) { fmt.Println(what, at.UnixMicro(), id) }
 	w := &sluice.Worker{
 		Queue: q, Concurrency: 16, Lease: groupedLease, Logger: slog.New(slog.DiscardHandler),
 		Backoff: func(int, error) time.Duration { return 10 * time.Millisecond },
 		Handler: func(ctx context.Context, e sluice.Entry) error {
-			report("begin", e.ID)
+			report("begin", e.ID, time.Now())
 			time.Sleep(time.Millisecond + rand.N(time.Millisecond))
 			for strings.HasPrefix(e.ID, "gated") && ctx.Err() == nil && rdb.Exists(ctx, openGate).Val() == 0 {
 				time.Sleep(10 * time.Millisecond)
 			}
+			at := time.Now() // when its lease was valid, if it is now
 			switch {
 			case !sluice.LeaseValid(ctx):
-				report("lapsed", e.ID)
+				report("lapsed", e.ID, at)
 			case rand.N(20) == 0:
-				report("failed", e.ID)
+				report("failed", e.ID, at)
 				return errors.New("no luck")
 			default:
-				report("done", e.ID)
+				report("done", e.ID, at)
 			}
 			return nil
 		},

@@ -88,8 +88,8 @@ func TestLocker_PollsWherePublishIsDenied(t *testing.T) {
 func TestLocker_TakesOverFromAKilledHolder(t *testing.T) {
 	t.Parallel()
 	const ttl, retry = 700 * time.Millisecond, 100 * time.Millisecond
-	s, lag := redistest.Redis(t), systest.Lag(t)
-	l := systest.NewLocker(t, s.Client(t))
+	s := redistest.Redis(t)
+	lag, l := systest.LagOf(t, s.Client(t)), systest.NewLocker(t, s.Client(t))
 	for range 3 {
 		name, c := redistest.Name(t), systest.StartChild(t, "waiter", s.Addr, ttl, retry)
 		c.Tell("keep " + name)
@@ -160,9 +160,9 @@ func hold(settings string) {
 // truth.
 func TestLock_IsLostByAStoppedProcess(t *testing.T) {
 	t.Parallel()
-	const ttl = 1500 * time.Millisecond // on a busy machine a renewal takes a while
-	s, lag := redistest.Redis(t), systest.Lag(t)
-	rdb := s.Client(t)
+	const ttl = 3 * time.Second // on a busy machine a renewal takes a while
+	s := redistest.Redis(t)
+	rdb, lag := s.Client(t), systest.LagOf(t, s.Client(t))
 	for range 2 {
 		name := redistest.Name(t)
 		holder := systest.StartChild(t, "holder", s.Addr, name, ttl)

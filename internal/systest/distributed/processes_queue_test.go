@@ -84,8 +84,9 @@ func TestQueue_IdleProcessSendsACommandASecond(t *testing.T) {
 		}
 		return n
 	}
-	time.Sleep(time.Second) // until all have subscribed and looked, once each: then there are only polls
-	before, begun := calls(), time.Now()
+	require.Eventually(t, func() bool { return systest.Listeners(t.Context(), rdb, "Queue:"+q.Name()) == 1 }, 20*time.Second, time.Millisecond)
+	time.Sleep(time.Second) // until all have looked, once each: then there are only polls
+	begun, before := time.Now(), calls()
 	time.Sleep(4 * time.Second) // it polls, at a rate by the real clock of a real process
 	sent, seconds := calls()-before, int(time.Since(begun).Seconds())
 	t.Logf("%d commands in %d s", sent, seconds)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -162,7 +163,7 @@ func TestPermits_BetweenProcesses(t *testing.T) {
 	}
 	t.Logf("sections of each place %v, %.1f commands a section", of, float64(commands)/float64(len(sections)))
 	for place := range 3 {
-		require.Greater(t, of[place], 10, "%v: a busy machine starts a process late", of)
+		require.Greater(t, of[place], 10, "%v", of)
 	}
 }
 
@@ -183,8 +184,12 @@ func runSections(t *testing.T, role string, n, kills int) (sections []section, c
 		return child
 	}
 	running := []*systest.Child{begin(0), begin(1), begin(2)}
-	start, before := time.Now(), 0
-	for told.count() < n || killed < kills {
+	start, before, late := time.Now(), 0, 0
+	for told.count() < n || killed < kills || told.least() <= 10 {
+		if told.count() >= n && killed >= kills { // a busy machine starts a process late
+			late++
+			require.Less(t, late, 30, "a process is left out")
+		}
 		time.Sleep(300*time.Millisecond + rand.N(400*time.Millisecond)) // they work
 		place := rand.IntN(len(running))
 		running[place].Kill()
@@ -235,6 +240,17 @@ func (a *sectionsTold) count() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return len(a.last)
+}
+
+// least returns how many sections the processes of one place have had, at the least.
+func (a *sectionsTold) least() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var of [3]int
+	for key := range a.last {
+		of[key[0]%3]++
+	}
+	return slices.Min(of[:])
 }
 
 // atOnce returns how many of the sections ran at the same time, at most.

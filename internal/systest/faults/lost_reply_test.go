@@ -141,7 +141,8 @@ func (y lossy) requireHeld(f *operations.Fixture, value any, op string) {
 		k = f.Lock
 	}
 	if k.Valid() {
-		require.Less(y, time.Until(k.Deadline()), y.rdb.PTTL(y.Context(), "Lock:"+f.Name).Val(), op)
+		left := y.rdb.PTTL(y.Context(), "Lock:"+f.Name).Val() // before the caller's word is taken
+		require.Less(y, time.Until(k.Deadline()), left, op)
 		require.Contains(y, operations.State(y.T, y.rdb, f.Name)["Lock:"+f.Name], k.Token(), op)
 	}
 }

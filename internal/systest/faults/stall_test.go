@@ -151,7 +151,7 @@ type stalls struct {
 // run stalls some locks at the same time. In one round of three it is the server that
 // stalls.
 func (all *stalls) run(t *testing.T, round int) {
-	s := redistest.Start(t, "--appendonly", "yes")
+	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "no")
 	out := make([]outcome, all.together)
 	var running sync.WaitGroup
 	healthy := s.Client(t)

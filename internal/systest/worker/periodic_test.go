@@ -72,7 +72,7 @@ func TestPeriodic_ProcessesAreKilled(t *testing.T) {
 
 // killPeriodic runs worker processes on n periodic tasks, and kills some of them.
 func killPeriodic(t *testing.T, processes, n int, last time.Duration) {
-	s := redistest.Start(t, "--appendonly", "yes")
+	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "no")
 	b := systest.NewQueueTest(t, s.Client(t), redistest.Name(t), sluice.WithMaxAttempts(-1))
 	killed := map[string]bool{} // process IDs
 	spawn := func() *systest.Child {
