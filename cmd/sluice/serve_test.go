@@ -93,7 +93,8 @@ func TestServe_SlowVisitorsAreNotWaitedFor(t *testing.T) {
 		c, err := new(net.Dialer).DialContext(t.Context(), "tcp", listener.Addr().String())
 		require.NoError(t, err)
 		defer func() { require.NoError(t, c.Close()) }()
-		_, _ = io.WriteString(c, []string{"GET / HTTP/1.1\r\nHost:", form, "GET /large HTTP/1.1\r\nHost: a\r\n\r\n"}[i%3]) // or it was left before
+		// An error says that it was left before.
+		_, _ = io.WriteString(c, []string{"GET / HTTP/1.1\r\nHost:", form, "GET /large HTTP/1.1\r\nHost: a\r\n\r\n"}[i%3])
 	}
 	client := http.Client{Timeout: 10 * time.Second}
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+listener.Addr().String(), nil)

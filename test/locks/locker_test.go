@@ -397,8 +397,7 @@ func TestLocker_CloseReleasesWhatIsBeingAcquired(t *testing.T) {
 				time.AfterFunc(50*time.Millisecond, end)
 			}
 			time.AfterFunc(200*time.Millisecond, faults.Resume)
-			began := time.Now()
-			if err := l.Close(); err != nil { // it waits for a second at most
+			if began, err := time.Now(), l.Close(); err != nil { // it waits for a second at most
 				require.ErrorIs(t, err, sluice.ErrUnknown)
 				require.Greater(t, time.Since(began), 900*time.Millisecond)
 			}

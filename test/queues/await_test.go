@@ -179,7 +179,7 @@ func TestAwait_OutlivesAServerThatDoesNotAnswer(t *testing.T) {
 	_, err = q.Stats(t.Context())
 	require.NoError(t, err)
 	s.Down()
-	for wait := time.Second; !errors.Is(err, sluice.ErrUnavailable); wait *= 2 { // the client's own tries take a part of it
+	for wait := time.Second; !errors.Is(err, sluice.ErrUnavailable); wait *= 2 { // the client's tries take some
 		require.Less(t, wait, 20*time.Second, "%v", err)
 		ctx, cancel := context.WithTimeout(t.Context(), wait)
 		_, err = q.Await(ctx, "b")

@@ -209,7 +209,7 @@ func TestLock_CallsEndWhileReplicasHang(t *testing.T) {
 	systest.Unsure(t, 100*time.Millisecond, func(ctx context.Context) error {
 		_, err := l.Lock(ctx, "name")
 		late = time.Since(func() time.Time { d, _ := ctx.Deadline(); return d }())
-		if errors.Is(err, sluice.ErrUnderReplicated) { // on a busy machine the reply may come when the caller has left
+		if errors.Is(err, sluice.ErrUnderReplicated) { // the reply may come when the caller has left
 			err = sluice.ErrUnknown
 		}
 		return err

@@ -49,7 +49,8 @@ func TestWorker_KilledProcessesLoseNothing(t *testing.T) {
 // killWorkers runs worker processes on n tasks that become due within spread, and kills
 // one of them every period.
 func killWorkers(t *testing.T, processes, n int, period, spread time.Duration) {
-	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "no") // "everysec" may write what was finished after its reply
+	// "everysec" may write what was finished after its reply.
+	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "no")
 	b := systest.NewQueueTest(t, s.Client(t), redistest.Name(t), sluice.WithMaxAttempts(-1))
 	tasks := make([]sluice.Task, n)
 	for i := range tasks {
