@@ -100,7 +100,11 @@ func TestRelay_WaitsForTheDisk(t *testing.T) {
 			l, err := sluice.NewLocker(rdb)
 			require.NoError(t, err)
 			relay(t, &sluicesql.Relay{DB: db, Outbox: e.o, Queues: []*sluice.Queue{q}, Locker: l, Logger: quiet})
-			<-killed // the task is in its queue
+			select {
+			case <-killed: // the task is in its queue
+			case <-time.After(30 * time.Second):
+				t.Fatal("no task has come into the queue")
+			}
 			require.NoError(t, e.Up())
 			require.Equal(t, 1, rows(t, e.db, "orders"))
 			waitFor(t, func() bool { return rows(t, e.db, "sluice_outbox") == 0 })

@@ -91,21 +91,25 @@ func (r *Relay) Run(ctx context.Context) error {
 	return err
 }
 
+// able is what a database can.
+type able struct {
+	skips bool // rows that are locked: other relays work beside this one
+	early bool // show what is not on its disk yet
+}
+
 // relaying is a relay that runs.
 type relaying struct {
 	*Relay
 	poll   time.Duration
 	log    *slog.Logger
 	queues map[string]*target
-	asked  bool // whether the database can skip rows that are locked
-	skips  bool // it can: other relays work beside this one
-	early  bool // it may show what is not on its disk yet
-
-	isInformed bool            // the log has been told that it cannot
-	sqlite     sync.Mutex      // guards its writes, of which there is one at a time; unused elsewhere
-	places     chan struct{}   // of steps
-	search     time.Time       // when it looks for rows of queues that it has not
-	told       map[string]bool // of which of these
+	able                   // what the database can
+	asked  bool            // it was asked for that lately
+	warned bool            // the log was told that it does not skip
+	sqlite sync.Mutex      // guards its writes, of which there is one at a time; unused elsewhere
+	places chan struct{}   // of steps
+	search time.Time       // when it looks for rows of queues that it has not
+	told   map[string]bool // of which of these
 }
 
 // start checks the fields.
@@ -151,8 +155,8 @@ func (w *relaying) ask(ctx context.Context) error {
 			return err
 		}
 	}
-	if w.asked = true; !w.skips && w.Locker == nil && !w.isInformed {
-		w.isInformed = true
+	if w.asked = true; !w.skips && w.Locker == nil && !w.warned {
+		w.warned = true
 		w.log.Info("sluicesql: this database cannot have several relays: run one, or give them a Locker")
 	}
 	return nil
@@ -206,17 +210,13 @@ func (w *relaying) run(ctx context.Context) {
 		}
 	}
 	failing, unseen := false, false // unseen: a queue that was worked on may have rows since
-	changed := false                // another server may be behind the database's name
 	for ctx.Err() == nil {
-		if changed && under == 0 {
-			w.asked, changed = false, false
-		}
 		names, err := w.waiting(ctx)
 		unseen = under > 0
 		failing = failing && (err != nil || unseen || len(names) > 0)
 		for _, name := range names {
 			q := w.queues[name]
-			q.busy, under = true, under+1
+			q.busy, q.able, under = true, w.able, under+1
 			go func() { ended <- w.work(ctx, q) }() // ends when the queue has no rows, or does not take them; run waits for it
 		}
 		for look, again := time.Now().Add(w.next()), false; err == nil && !again && ctx.Err() == nil; {
@@ -237,7 +237,7 @@ func (w *relaying) run(ctx context.Context) {
 			if !failing {
 				w.log.Warn("sluicesql: the database fails, its rows wait", slog.String("error", err.Error()))
 			}
-			failing, changed = true, true
+			failing, w.asked = true, false // another server may be behind its name now
 			for until, over := time.Now().Add(w.poll), false; !over && ctx.Err() == nil; {
 				var e moved
 				if over, e = w.pause(ctx, time.Until(until), ended); e.queue != nil {
@@ -246,7 +246,7 @@ func (w *relaying) run(ctx context.Context) {
 			}
 		}
 		if time.Now().After(w.search) {
-			w.search = time.Now().Add(unservedEvery)
+			w.search, w.asked = time.Now().Add(unservedEvery), false
 			w.tellUnserved(ctx)
 		}
 	}

@@ -35,6 +35,7 @@ type target struct {
 	enqueued []*written // of the last step, as far as their tasks were taken, until that is in the database
 	fails    int
 	until    time.Time // it is left alone until then
+	able               // what the database could when the work on it began
 
 	busy bool // it is worked on. It belongs to run, as the others do while it is false
 }
@@ -60,7 +61,7 @@ type refusal struct {
 
 // step moves rows of a queue, unless another relay does, where they cannot do so at a time.
 func (w *relaying) step(ctx context.Context, q *target) (moved int, err error) {
-	if w.skips || w.Locker == nil {
+	if q.skips || w.Locker == nil {
 		return w.move(ctx, q)
 	}
 	name := "sluicesql:" + w.Outbox.table() + ":" + q.Name()
@@ -114,14 +115,14 @@ func (w *relaying) move(ctx context.Context, q *target) (moved int, err error) {
 // take returns rows to be moved, and the transaction that holds them until they are deleted. There is
 // none where relays cannot skip what others hold.
 func (w *relaying) take(ctx context.Context, q *target) (tx *sql.Tx, rows []*written, err error) {
-	if !w.skips && !w.early {
+	if !q.skips && !q.early {
 		rows, err = w.read(ctx, w.DB, q)
 		return nil, rows, err
 	}
 	if tx, err = w.begin(ctx); err != nil {
 		return nil, nil, err
 	}
-	if rows, err = w.read(ctx, tx, q); err == nil && len(rows) > 0 && w.early {
+	if rows, err = w.read(ctx, tx, q); err == nil && len(rows) > 0 && q.early {
 		rows, err = w.onDisk(ctx, tx, q, rows)
 	}
 	return tx, rows, err
@@ -151,7 +152,7 @@ func (w *relaying) onDisk(ctx context.Context, tx *sql.Tx, q *target, rows []*wr
 		return nil, err
 	}
 	skip := ""
-	if w.skips {
+	if q.skips {
 		skip = " SKIP LOCKED"
 	}
 	return w.stillThere(ctx, tx, q, rows, skip)
@@ -228,7 +229,7 @@ func (w *relaying) finish(ctx context.Context, q *target, tx *sql.Tx, rows []*wr
 
 // read returns the first rows of a queue that no other relay has.
 func (w *relaying) read(ctx context.Context, from querier, q *target) (all []*written, err error) {
-	rows, err := from.QueryContext(ctx, w.Outbox.firstRows(w.skips, q.rows), keyOf(q.Name()))
+	rows, err := from.QueryContext(ctx, w.Outbox.firstRows(q.skips, q.rows), keyOf(q.Name()))
 	if err != nil {
 		return nil, err
 	}
