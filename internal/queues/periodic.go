@@ -208,6 +208,7 @@ type conclusion struct {
 func (w *Worker) conclusionOf(id string, o occurrence) (d store.Disposition, ok bool) {
 	last, _ := w.Queue.concluded.Load(id)
 	c, _ := last.(conclusion)
+	c.unknown, o.unknown = time.Time{}, time.Time{} // others note that, and it is the same occurrence
 	return c.disposition, c.occurrence == o && last != nil
 }
 
