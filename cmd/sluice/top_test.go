@@ -18,7 +18,7 @@ import (
 func TestTop_SearchesATwentiethOfTheTime(t *testing.T) {
 	require.Equal(t, searchEvery, pauseBehind(time.Millisecond))
 	require.Equal(t, 5*time.Minute, pauseBehind(15*time.Second))
-	require.Equal(t, time.Hour, pauseBehind(time.Hour))
+	require.Equal(t, 15*time.Minute, pauseBehind(time.Hour))
 }
 
 // TestTop_Model draws frames without a terminal.

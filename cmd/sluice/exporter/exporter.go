@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -34,8 +35,8 @@ type Options struct {
 	// Keys say where the queues are. Defaults to the library's own prefixes.
 	Keys inspect.Options
 	// Search is for how long a list of queues is good: after that the next request searches the keys
-	// again. It is good for twenty times as long as the search took, at the least. Defaults to half a
-	// minute.
+	// again. It is good for twenty times as long as the search took, at the least, but for no more than a
+	// quarter of an hour for that. Defaults to half a minute.
 	Search time.Duration
 	// Stock has the metrics tell of each item for sale, too: three series for each item, for as long
 	// as its stock exists. Defaults to false.
@@ -103,6 +104,7 @@ type found struct {
 	name  string
 	queue *sluice.Queue
 	stats sluice.Stats
+	gone  bool // it has no keys
 	err   error
 }
 
@@ -164,11 +166,22 @@ func (e *Exporter) look(ctx context.Context) (all []found, complete bool, err er
 			if err == nil {
 				all[i].stats, err = q.Stats(ctx)
 			}
+			if err == nil && all[i].stats == (sluice.Stats{}) { // it may be gone since the search
+				var is bool
+				is, err = inspect.Exists(ctx, e.rdb, name, e.options.Keys)
+				all[i].gone = err == nil && !is
+			}
 			all[i].err = err
 			return nil
 		})
 	}
 	_ = group.Wait()
+	if there := slices.DeleteFunc(slices.Clone(all), func(f found) bool { return f.gone }); len(there) < len(all) {
+		all = there
+		e.mu.Lock()
+		e.next = time.Time{} // others may be new: this may be another server
+		e.mu.Unlock()
+	}
 	failed := 0
 	for _, f := range all {
 		if f.err != nil {

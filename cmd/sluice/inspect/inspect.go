@@ -73,11 +73,11 @@ func scan(ctx context.Context, rdb redis.UniversalClient, o Options, pattern, ki
 			if steps == 0 {
 				return fmt.Errorf("%w: more than %d on one server", ErrIncomplete, max(o.MaxKeys, scanStep))
 			}
-			page := node.ScanType(ctx, cursor, pattern, scanStep, kind)
+			look := func() *redis.ScanCmd { return node.ScanType(ctx, cursor, pattern, scanStep, kind) }
 			if kind == "" {
-				page = node.Scan(ctx, cursor, pattern, scanStep)
+				look = func() *redis.ScanCmd { return node.Scan(ctx, cursor, pattern, scanStep) }
 			}
-			keys, next, err := page.Result()
+			keys, next, err := look().Result()
 			if err != nil {
 				return err
 			}

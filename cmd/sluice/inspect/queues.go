@@ -50,9 +50,9 @@ func Queues(ctx context.Context, rdb redis.UniversalClient, o Options) ([]string
 	return names, wrap("search for queues", incomplete)
 }
 
-// PauseBehind returns for how long no search is to follow one that took so long, an hour at most: beside
-// many keys a server is to have other things to do.
-func PauseBehind(took time.Duration) time.Duration { return min(20*took, time.Hour) }
+// PauseBehind returns for how long no search is to follow one that took so long: beside many keys a server is
+// to have other things to do.
+func PauseBehind(took time.Duration) time.Duration { return min(20*took, 15*time.Minute) }
 
 var errClusterNode = errors.New("search for queues: this is a node of a Cluster, and has a part of them: connect to the Cluster (--cluster)")
 
