@@ -350,3 +350,28 @@ func TestWorker_FinishesWhatItMayNotClaim(t *testing.T) {
 	b.Eventually(func() bool { return w.Stats().Done == 3 })
 	require.NoError(t, stop())
 }
+
+// TestAccess_APurgeThatIsDeniedPutsNothingBack: what the tasks hold of a stock stays theirs.
+func TestAccess_APurgeThatIsDeniedPutsNothingBack(t *testing.T) {
+	t.Parallel()
+	g := newGuarded(t, grantsOfAll, grantsOfQueues)
+	q, err := sluice.NewQueue(g.user, "shop")
+	require.NoError(t, err)
+	require.NoError(t, q.SetStock(t.Context(), "phone", 5))
+	_, err = q.Enqueue(t.Context(), sluice.Task{ID: "a", Take: sluice.Take{Item: "phone", Units: 2}})
+	require.NoError(t, err)
+	for _, word := range []string{"+unlink", "+hdel"} {
+		g.grant(word)
+		require.Error(t, q.Purge(t.Context()), word)
+		g.grant("")
+		stock, err := q.Stock(t.Context(), "phone")
+		require.NoError(t, err)
+		require.EqualValues(t, 3, stock.Left, word)
+		_, err = q.Get(t.Context(), "a")
+		require.NoError(t, err, word)
+	}
+	require.NoError(t, q.Purge(t.Context()))
+	stock, err := q.Stock(t.Context(), "phone")
+	require.NoError(t, err)
+	require.EqualValues(t, 5, stock.Left)
+}
