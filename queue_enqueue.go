@@ -18,7 +18,8 @@ import (
 // Enqueue puts a task into the queue, and returns what became of it; see WithDuplicates
 // for an ID that is there already. A dead letter of that ID is replaced, unless it holds units: see
 // Take. ErrInvalid: besides bad arguments, a Take or a Group other than that of the task which has
-// the ID.
+// the ID. A task with neither leaves one that holds units or is in a group as it is: OutcomeKept,
+// whatever the policy.
 //
 // After ErrUnknown it may be called again with the same task: the ID is in the queue once
 // in any case. But if the task was due at once, a worker may have finished it in between,
