@@ -12,6 +12,7 @@ import (
 // LagOf is Lag, or how long a server takes to answer, if that is longer.
 func LagOf(t testing.TB, rdb redis.UniversalClient) func() time.Duration {
 	var longest atomic.Int64
+	var sent atomic.Pointer[time.Time] // nil between two
 	lag, ctx, stop, stopped := Lag(t), context.Background(), make(chan struct{}), make(chan struct{})
 	go func() { // ends with the test
 		defer close(stopped)
@@ -21,13 +22,21 @@ func LagOf(t testing.TB, rdb redis.UniversalClient) func() time.Duration {
 				return
 			case <-time.After(5 * time.Millisecond):
 			}
-			sent := time.Now()
+			begun := time.Now()
+			sent.Store(&begun)
 			_ = rdb.Ping(ctx).Err()
-			longest.Store(max(longest.Load(), int64(time.Since(sent))))
+			longest.Store(max(longest.Load(), int64(time.Since(begun))))
+			sent.Store(nil)
 		}
 	}()
 	t.Cleanup(func() { close(stop); <-stopped })
-	return func() time.Duration { return max(lag(), time.Duration(longest.Load())) }
+	return func() time.Duration {
+		most := max(lag(), time.Duration(longest.Load()))
+		if begun := sent.Load(); begun != nil { // its answer is late, too
+			most = max(most, time.Since(*begun))
+		}
+		return most
+	}
 }
 
 // Lag watches how late this machine lets a goroutine run, from now until the test ends.

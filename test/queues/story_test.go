@@ -296,7 +296,7 @@ func TestTaskInfo_SaysWhoHadItLast(t *testing.T) {
 		lapse := func() sluice.TaskInfo {
 			b.Helper()
 			b.ClaimOne(4 * time.Second)
-			b.write("1/worker7")
+			b.write("4/worker7")
 			leased := shown()
 			require.Equal(b, sluice.StateLeased, leased.State)
 			require.Equal(b, "worker7", leased.Worker)

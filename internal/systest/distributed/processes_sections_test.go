@@ -189,6 +189,8 @@ func runSections(t *testing.T, role string, n, kills int) (sections []section, c
 		if told.count() >= n && killed >= kills { // a busy machine starts a process late
 			late++
 			require.Less(t, late, 30, "a process is left out")
+			time.Sleep(time.Second) // until it has had its turns
+			continue
 		}
 		time.Sleep(300*time.Millisecond + rand.N(400*time.Millisecond)) // they work
 		place := rand.IntN(len(running))
