@@ -28,6 +28,7 @@ redis.call('HLEN', KEYS[2]) -- check the types before the first write
 redis.call('HLEN', KEYS[4])
 redis.call('ZCARD', KEYS[5])
 need('HDEL', KEYS[2])
+needStock(fields)
 if #gone == 0 then return states end
 -- Also what stands under an ID without a task: a foreign consumer may have left it.
 redis.call('ZREM', KEYS[1], unpack(gone))

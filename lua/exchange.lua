@@ -12,11 +12,11 @@
 --           are first ones of tasks that hold nothing; the payload of each, none if all are empty; when each was due, in one text; one number per task
 --           to be finished: 1 done   4 done, and its result was dropped   0 stale   2 gone; 0 and 2: nothing changed. None if all are 1; microseconds
 --           until the head is due, as headOff says; clients in line; the place as lookOut says }
--- USES rights, wake, limits, plain, groups, fields, trim, due, finish
+-- USES rights, wake, limits, plain, groups, trim, due, finish
 -- RETRY never: if the script runs twice, the second run claims other tasks. It is idempotent if
 -- it only finishes tasks: the first run uses up the receipts, so a second run changes nothing.
 if n > 0 and #ids > 0 then -- nothing that claims may be denied once tasks are finished
-  needAll()
+  needLease()
   need('ZRANGEBYSCORE', KEYS[1])
 end
 redis.call('ZCARD', KEYS[3]) -- check the type before the first write

@@ -11,6 +11,7 @@ local reply, first, counts = {}, nil, { retried = 0, done = 0, [''] = 0 }
 redis.call('ZCARD', KEYS[3]) -- check the types before the first write
 redis.call('ZCARD', KEYS[5])
 needAll()
+needGroups()
 for i = 5, #ARGV, 6 do
   if ARGV[i] ~= '' then
     redis.call('HLEN', KEYS[2])

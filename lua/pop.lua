@@ -13,24 +13,23 @@ if limits then most = limits.allowed(n, nil, true) end
 if most <= 0 then return { -1 } end
 local ready, _, more, cleanUp = due(most)
 more = payloads(ready) or more
-local reply, removed, again, holders = { most < n and #ready == most and -1 or more and 1 or 0 }, {}, {}, {}
+local reply, removed, again, holders, fields = { most < n and #ready == most and -1 or more and 1 or 0 }, {}, {}, {}, {}
 for _, task in ipairs(ready) do
   removed[#removed + 1] = task.id
   if task.attempt > 0 then again[#again + 1] = task.id end
+  if task.holds then holders[#holders + 1], fields[#fields + 1] = { task.id, task.holds }, task.holds end
   if groupOf(task.holds) then needGroups() end
   append(reply, task.id, task.score, string.format('%.0f', task.attempt) .. (task.holds or ''), task.payload or '')
 end
 if #removed > 0 then
   need('HDEL', KEYS[2])
+  needStock(fields)
   if limits and limits.rate > 0 then need('SET', KEYS[8]) end
   redis.call('ZREM', KEYS[1], unpack(removed))
   redis.call('HDEL', KEYS[2], unpack(removed))
   redis.call('HDEL', KEYS[4], unpack(removed))
   if leases > 0 then unlease(removed) end
-  for _, task in ipairs(ready) do
-    settle(task.id, task.holds, true)
-    if task.holds then holders[#holders + 1] = { task.id, task.holds } end
-  end
+  for _, holder in ipairs(holders) do settle(holder[1], holder[2], true) end
   if KEYS[14] then leaveGroups(holders) end
   forgetErrors(again)
   tally('done', #removed)

@@ -1,18 +1,19 @@
 -- DEFINES finishAll
--- USES unpack, rights, prelude, read, failure, tally, plain, state, groups, fields, leases, stock
+-- USES unpack, rights, prelude, failure, tally, plain, state, groups, fields, leases, stock
 -- For exchange: tasks that are not plain.
 
 -- Finishes the tasks of all groups: removes each whose receipt is valid, or lets its waiting
 -- version take over. Returns what became of each, and the earliest score of those that took over.
 local function finishAll()
   local reply, finished, counted, place, again, holders, known, late, first, done = {}, {}, {}, {}, {}, {}, {}, {}, nil, 0
-  local scores, field = redis.call('ZMSCORE', KEYS[1], unpack(ids)), reader(fieldsOf, ids, 16)
+  local scores = redis.call('ZMSCORE', KEYS[1], unpack(ids))
+  needStock(states)
   for _, group in ipairs(groups) do
     local receipt = tonumber(group.receipt)
     for i = group.first, group.last do
       local id, task = ids[i], nil
       -- Else an earlier entry of this call has used up the receipt.
-      if not known[id] then task = match(scores[i], field(i), receipt) end
+      if not known[id] then task = match(scores[i], states[i], receipt) end
       if task and (task.due or task.revived) then
         needAll()
         need('ZSCORE', KEYS[1]) -- for the answer on another task
@@ -25,7 +26,7 @@ local function finishAll()
         counted[#finished] = string.format('%.0f', task and task.attempt or 0)
         if not (task and task.lease and task.lease > now) then late[#late + 1] = id end
         if task and (task.isAnew or task.attempt > 0) then again[#again + 1] = id end
-        if task and task.holds or not task and holdsOf(field(i)) then holders[#holders + 1] = { id, field(i) } end
+        if task and task.holds or not task and holdsOf(states[i]) then holders[#holders + 1] = { id, states[i] } end
         unbury(id, task)
       end
       if task ~= nil then known[id], done = true, done + 1 end

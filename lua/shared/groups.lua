@@ -23,19 +23,25 @@ end
 -- Returns the lesser of two numbers that may be nil.
 local function earlier(a, b) return a and b and math.min(a, b) or a or b end
 
+local perGroup, placesIn, joins, fillGroup, enterGroup, moveInGroup, leaveGroups, sweepGroups, hasPromoted, earliestPromoted
+local isChecked = false
+
 -- Checks what the functions below need, before the first write of a script. Does nothing without the groups.
 local function needGroups()
-  if not KEYS[14] then return end
+  if isChecked or not KEYS[14] then return end
+  isChecked = true
+  perGroup() -- it is read here: a later read may be denied, or find a key of another type
   need('ZADD', KEYS[14])
   need('ZREM', KEYS[14])
   need('ZRANGEBYLEX', KEYS[14])
   need('ZLEXCOUNT', KEYS[14])
   need('HGET', KEYS[4])
   need('HMGET', KEYS[4])
+  need('HSET', KEYS[4])
+  need('ZADD', KEYS[1])
+  need('ZMSCORE', KEYS[1])
   need('ZREM', KEYS[1])
 end
-
-local perGroup, placesIn, joins, fillGroup, enterGroup, moveInGroup, leaveGroups, sweepGroups, hasPromoted, earliestPromoted
 
 if KEYS[14] then
   local most
@@ -162,7 +168,7 @@ if KEYS[14] then
   -- Sees to groups of which a foreign consumer has removed a task in play, or which may have more in play than before: of a thousand in play, behind
   -- those of the call before. KEYS[9] keeps how far it has come.
   function sweepGroups()
-    if redis.call('ZCARD', KEYS[14]) == 0 then return end
+    if redis.call('ZCARD', KEYS[14]) == 0 or not pcall(needGroups) then return end -- it may be denied
     local found = redis.call('ZRANGEBYLEX', KEYS[14], '(' .. (redis.call('HGET', KEYS[9], 'swept') or '!'), '("', 'LIMIT', '0', '1000')
     local ids, groups = {}, {}
     for i, member in ipairs(found) do

@@ -15,6 +15,7 @@ end
 -- Returns how many others there were.
 local function dropLetters(ids)
   local dropped, had, queued, fields = {}, {}, redis.call('ZMSCORE', KEYS[1], unpack(ids)), redis.call('HMGET', KEYS[4], unpack(ids))
+  needStock(fields)
   for i, id in ipairs(ids) do
     if redis.call('ZREM', KEYS[3], id) == 1 and not queued[i] then dropped[#dropped + 1], had[id] = id, fields[i] end
   end

@@ -1,4 +1,4 @@
--- DEFINES n, limit, leaseEnd, ids, groups, discards, finish, needLease, lease, moreThan, lookOut
+-- DEFINES n, limit, leaseEnd, ids, groups, states, discards, finish, needLease, lease, moreThan, lookOut
 -- USES unpack, rights, prelude, receipts, queue_idle, wake, queue_place, read, limits, freed, failure, tally, leases, done, state
 -- For exchange, with its arguments; it runs before fields.lua. It deals with plain
 -- tasks: to be finished and leased without an extension and without a waiting version, or due and not
@@ -30,10 +30,11 @@ local discards = age and age < 0
 if discards then age = nil end
 for i = at + 2, #ARGV, 2 do results[tonumber(ARGV[i])] = ARGV[i + 1] end
 
--- Says whether all tasks that are to be finished are plain, and leased for longer; which may have a last error; and the fields of all. What has a score is looked up by it, as far as that pays: to print a score costs more than to find it.
+local states = #ids > 0 and redis.call('HMGET', KEYS[4], unpack(ids)) or {}
+
+-- Says whether all tasks that are to be finished are plain, and leased for longer; and which may have a last error. What has a score is looked up by it, as far as that pays: to print a score costs more than to find it.
 local function plainHeld()
   local found, others, wanted, again = {}, {}, {}, {}
-  local fields = redis.call('HMGET', KEYS[4], unpack(ids))
   for _, group in ipairs(groups) do
     local receipt, count, known = tonumber(group.receipt), group.last - group.first + 1, {}
     if receipt <= now then return false end
@@ -44,7 +45,7 @@ local function plainHeld()
       end
     end
     for i = group.first, group.last do
-      local id, field = ids[i], fields[i]
+      local id, field = ids[i], states[i]
       if found[id] == false then return false end -- the same ID for the second time
       if not found[id] then others[#others + 1], wanted[#wanted + 1] = id, receipt end
       found[id] = false
@@ -61,7 +62,7 @@ local function plainHeld()
   for i = 1, #others do
     if finite(scores[i]) ~= wanted[i] then return false end
   end
-  return true, again, fields
+  return true, again
 end
 
 -- Returns due tasks to be claimed, the attempt of each, whether all are first attempts, and when
@@ -112,6 +113,7 @@ end
 local function needLease()
   need('ZADD', KEYS[1])
   need('HSET', KEYS[4])
+  if limits and limits.running > 0 then need('ZCOUNT', KEYS[5]) end
   if limits and limits.rate > 0 then need('SET', KEYS[8]) end
 end
 
@@ -185,8 +187,8 @@ if #ids > 0 then
   need('HDEL', KEYS[4])
 end
 
-local isPlain, again, fields = true, {}, nil
-if #ids > 0 then isPlain, again, fields = plainHeld() end
+local isPlain, again = true, {}
+if #ids > 0 then isPlain, again = plainHeld() end
 if isPlain then
   local ready, attempts, first, dues, most = {}, {}, true, {}, n
   if limits then most = limits.allowed(n, ids) end
@@ -198,7 +200,7 @@ if isPlain then
     for i = read, #ready + 1, -1 do attempts[i], dues[i] = nil, nil end
     if read > 0 then needLease() end
     if #ids > 0 then
-      answers = finish(ids, nil, function(i) return string.match(fields[i], '^%d+') or '0' end)
+      answers = finish(ids, nil, function(i) return string.match(states[i], '^%d+') or '0' end)
     elseif read > 0 then redis.call('ZREM', KEYS[1], ready[1]) end
     forgetErrors(again)
     tally('done', #ids)

@@ -1,7 +1,8 @@
 -- DEFINES first, enqueue, setPayload, supersedes
--- USES prelude, failure, state, fields, leases, once
+-- USES rights, prelude, tasks, failure, state, fields, leases, once
 -- For enqueue, with its arguments.
 redis.call('ZCARD', KEYS[5]) -- check its type before the first write
+if #ids > 1 then need('ZSCORE', KEYS[3]) end -- of a task behind another one: see isDead
 local first
 
 local function supersedes(due, other)

@@ -1,7 +1,18 @@
--- DEFINES settle, settleGone
--- USES prelude, state
+-- DEFINES needStock, settle, settleGone
+-- USES rights, prelude, state
 -- For the scripts that end tasks which hold units of a stock.
 --   KEYS[12] the stocks: hash; of each item 'total:<item>', 'held:<item>' and 'sold:<item>'. What is left is the total less both.
+
+-- Checks what settle needs for tasks with these state fields, before the first write of a script. Does nothing where none holds units.
+local function needStock(fields)
+  for _, field in ipairs(fields) do
+    if field and string.byte(field, 1) == 42 then
+      if KEYS[12] then return need('HINCRBY', KEYS[12]) end
+      need('HGET', KEYS[4])
+      return need('HSET', KEYS[4])
+    end
+  end
+end
 
 -- Ends what a task holds, as its state field said: the units are sold, or put back. Where the caller did not know that the task holds any, so
 -- that there is no KEYS[12], presence.lua does the rest: the field says that the units are held. If they are sold it has a '$', and stands under

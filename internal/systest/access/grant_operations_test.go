@@ -3,6 +3,7 @@ package access
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -97,7 +98,7 @@ func ofQueues() []operation {
 		return func(ctx context.Context, g *guarded) (any, error) { return g.queue.List(ctx, s, sluice.TaskInfo{}, 99) }
 	}
 	p, far := []byte("p"), 2*time.Hour
-	return append(ofLimits(), []operation{
+	return append(slices.Concat(ofLimits(), ofHolders()), []operation{
 		{"enqueue without a payload", enqueue(sluice.Task{ID: "a", Delay: far})},
 		{"enqueue a new head", enqueue(sluice.Task{ID: "a", At: time.Unix(1, 0)})},
 		{"enqueue several, some known", enqueue(sluice.Task{ID: "a", Payload: p, Delay: far}, sluice.Task{ID: "later", Delay: far},
@@ -153,5 +154,40 @@ func ofLimits() []operation {
 			return nil, g.paused.SetLimits(ctx, sluice.Limits{Running: 1})
 		}},
 		{"read limits", func(ctx context.Context, g *guarded) (any, error) { return g.limited.Stats(ctx) }},
+	}
+}
+
+// ofHolders are operations on tasks that hold units, or are in groups: what ends them sees to both.
+func ofHolders() []operation {
+	entry := func(g *guarded, id string) sluice.Entry {
+		return sluice.Entry{ID: id, Score: g.now + 900, Attempt: 1, Group: "any"} // so that the scripts are given stock and groups
+	}
+	none := func(run func(context.Context, *guarded) error) func(context.Context, *guarded) (any, error) {
+		return func(ctx context.Context, g *guarded) (any, error) { return nil, run(ctx, g) }
+	}
+	far := 2 * time.Hour
+	return []operation{
+		{"dequeue units", none(func(ctx context.Context, g *guarded) error { return g.shop.Dequeue(ctx, entry(g, "taken")) })},
+		{"dequeue a version, and units", none(func(ctx context.Context, g *guarded) error {
+			return g.shop.Dequeue(ctx, entry(g, "b1"), entry(g, "taken"))
+		})},
+		{"dequeue units unknown to it", none(func(ctx context.Context, g *guarded) error {
+			return g.shop.Dequeue(ctx, sluice.Entry{ID: "taken", Score: g.now + 900})
+		})},
+		{"dequeue of a group", none(func(ctx context.Context, g *guarded) error { return g.shop.Dequeue(ctx, entry(g, "a1")) })},
+		{"release a version of a group", none(func(ctx context.Context, g *guarded) error { return g.shop.Release(ctx, entry(g, "b1")) })},
+		{"bury of a group", none(func(ctx context.Context, g *guarded) error { return g.shop.Bury(ctx, "why", entry(g, "a1")) })},
+		{"pop units", func(ctx context.Context, g *guarded) (any, error) { return g.shop.Pop(ctx, 9) }},
+		{"cancel units", func(ctx context.Context, g *guarded) (any, error) { return g.shop.Cancel(ctx, "taken") }},
+		{"cancel of a group", func(ctx context.Context, g *guarded) (any, error) { return g.shop.Cancel(ctx, "a1") }},
+		{"reschedule what waits", func(ctx context.Context, g *guarded) (any, error) { return g.shop.Reschedule(ctx, "a2", far) }},
+		{"drop units", func(ctx context.Context, g *guarded) (any, error) { return g.shop.Drop(ctx, "letter") }},
+		{"purge units", none(func(ctx context.Context, g *guarded) error { return g.shop.Purge(ctx) })},
+		{"enqueue one twice in a group", func(ctx context.Context, g *guarded) (any, error) {
+			return g.shop.EnqueueBatch(ctx, []sluice.Task{{ID: "x", Group: "x", Delay: far}, {ID: "x", Group: "x", Delay: far}})
+		}},
+		{"enqueue a known one, and a dead one with units", func(ctx context.Context, g *guarded) (any, error) {
+			return g.shop.EnqueueBatch(ctx, []sluice.Task{{ID: "plain", Delay: far}, {ID: "letter", Delay: far}})
+		}},
 	}
 }

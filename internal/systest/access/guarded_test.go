@@ -30,6 +30,7 @@ type guarded struct {
 	queue    *sluice.Queue
 	recalls  *sluice.Queue // the same queue, with a retention
 	paused   *sluice.Queue
+	shop     *sluice.Queue             // its tasks hold units, or are in groups
 	limited  *sluice.Queue             // it is at its limit by one task less
 	now      float64                   // Unix seconds, when the tasks were put in
 	lockers  map[string]*sluice.Locker // by the kind of their locks: "", "fenced" or "permit"
@@ -71,6 +72,25 @@ func (g *guarded) task(id string) sluice.Entry {
 	return sluice.Entry{ID: id, Score: score, Attempt: 1, Payload: []byte("p")}
 }
 
+// stock puts tasks that hold units, or are in groups, into the queue "shop".
+func (g *guarded) stock(pipe redis.Pipeliner) {
+	ctx := g.Context()
+	mine, soon := fmt.Sprintf("1:%.0f:", g.now+900), fmt.Sprintf("%.0f", g.now+100)
+	pipe.ZAdd(ctx, "Queue:shop", redis.Z{Score: g.now - 1, Member: "due"}, redis.Z{Score: g.now + 50, Member: "plain"})
+	for _, id := range []string{"taken", "a1", "b1"} {
+		pipe.ZAdd(ctx, "Queue:shop", redis.Z{Score: g.now + 900, Member: id})
+		pipe.ZAdd(ctx, "{Queue:shop}:leased", redis.Z{Score: g.now + 900, Member: id})
+	}
+	pipe.ZAdd(ctx, "{Queue:shop}:dead", redis.Z{Score: g.now, Member: "letter"})
+	pipe.HSet(ctx, "{Queue:shop}:state", "due", "*1,5:phone@1:c::", "taken", "*2,5:phone"+mine, "letter", "*3,5:phone5:dead:why",
+		"a1", "@1:a"+mine, "a2", "@1:a::"+soon, "b1", "@1:b"+mine+"5000000000", "b2", "@1:b::"+soon, "c2", "@1:c::"+soon)
+	pipe.HSet(ctx, "{Queue:shop}:stock", "total:phone", 20, "held:phone", 6)
+	for _, member := range []string{"!a\x00a1", "!b\x00b1", "!c\x00due", "~a\x00%sa2", "~b\x00%sb2", "~c\x00%sc2"} {
+		member = strings.ReplaceAll(member, "%s", fmt.Sprintf("%016.0f", (g.now+100)*1e6))
+		pipe.ZAdd(ctx, "{Queue:shop}:groups", redis.Z{Member: member})
+	}
+}
+
 // prepare empties the server, and puts there what operations on locks work on, or those on queues.
 func (g *guarded) prepare(locks bool) {
 	g.Helper()
@@ -93,6 +113,8 @@ func (g *guarded) prepare(locks bool) {
 	g.limited, err = sluice.NewQueue(g.user, "limited")
 	require.NoError(g, err)
 	require.NoError(g, g.limited.SetLimits(ctx, sluice.Limits{Running: 2, Rate: 1000, Burst: 10}))
+	g.shop, err = sluice.NewQueue(g.user, "shop")
+	require.NoError(g, err)
 	now, err := g.admin.Time(ctx).Result()
 	require.NoError(g, err)
 	g.now = float64(now.Unix())
@@ -130,6 +152,7 @@ func (g *guarded) prepare(locks bool) {
 			pipe.HSet(ctx, "{Queue:q}:tasks", task.id, task.payload)
 		}
 	}
+	g.stock(pipe)
 	pipe.ZAdd(ctx, "Queue:limited", redis.Z{Score: g.now - 2, Member: "plain"}, redis.Z{Score: g.now - 1, Member: "next"}, redis.Z{Score: g.now + 900, Member: "mine"})
 	pipe.ZAdd(ctx, "{Queue:limited}:leased", redis.Z{Score: g.now + 900, Member: "mine"})
 	pipe.HSet(ctx, "{Queue:limited}:state", "mine", fmt.Sprintf("1:%.0f:", g.now+900))
