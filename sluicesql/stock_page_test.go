@@ -25,6 +25,8 @@ func TestStockPage_ItsStatementsKeepAnOrder(t *testing.T) {
 	}
 	require.Len(t, blocks, 2)
 	standard, mysql := blocks[0], blocks[1]
+	lastWord := regexp.MustCompile("AND \\(state = 'paid' OR [^`]*").FindString(string(page))
+	require.Contains(t, lastWord, "< 10")
 	require.Len(t, standard, 4)
 	require.Len(t, mysql, 4)
 
@@ -70,9 +72,10 @@ func TestStockPage_ItsStatementsKeepAnOrder(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, want, state)
 			}
+			more := "" // behind the payment's statement
 			paid := func(want int64, buyer string) {
 				t.Helper()
-				result, err := db.ExecContext(t.Context(), on.pay, buyer)
+				result, err := db.ExecContext(t.Context(), on.pay+more, buyer)
 				require.NoError(t, err)
 				n, err := result.RowsAffected()
 				require.NoError(t, err)
@@ -98,6 +101,15 @@ func TestStockPage_ItsStatementsKeepAnOrder(t *testing.T) {
 			opened("unpaid", "X", "boe", 500, 400)
 			_, err = db.ExecContext(t.Context(), "INSERT INTO orders (number, buyer, state, pay_by) VALUES ('7', 'ann', 'unpaid', 1)")
 			require.Error(t, err, "one a buyer")
+
+			// The payment has the last word: of ten units, or here of two, ann has paid for one.
+			more = " " + strings.Replace(lastWord, "< 10", "< 2", 1)
+			opened("unpaid", "8", "eve", 500, 400)
+			opened("unpaid", "9", "fay", 500, 400)
+			paid(1, "eve")
+			paid(0, "fay")
+			paid(1, "eve")
+			paid(1, "ann")
 		})
 	}
 }
