@@ -59,7 +59,7 @@ func TestImport_AnAppMovesFromAsynqWithItsTasksInFlight(t *testing.T) {
 			a.enqueue("pending", "p", id)
 		}
 	}
-	a.serve(asynq.Config{Concurrency: 8, RetryDelayFunc: func(n int, _ error, _ *asynq.Task) time.Duration { return time.Duration(n+1) * time.Second }},
+	a.serve(asynq.Config{Concurrency: 8, RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return time.Hour }},
 		func(ctx context.Context, task *asynq.Task) error {
 			id, _ := asynq.GetTaskID(ctx)
 			return work(task.Type(), id)

@@ -29,7 +29,7 @@ local isChecked = false
 -- Checks what the functions below need, before the first write of a script. Does nothing without the groups.
 local function needGroups()
   if isChecked or not KEYS[14] then return end
-  isChecked = true
+  redis.call('ZCARD', KEYS[14])
   perGroup() -- it is read here: a later read may be denied, or find a key of another type
   need('ZADD', KEYS[14])
   need('ZREM', KEYS[14])
@@ -41,6 +41,7 @@ local function needGroups()
   need('ZADD', KEYS[1])
   need('ZMSCORE', KEYS[1])
   need('ZREM', KEYS[1])
+  isChecked = true
 end
 
 if KEYS[14] then

@@ -10,6 +10,7 @@ local function clearGone(ids, scores, fields)
       if not cleared[id] then
         need('HDEL', KEYS[4])
         need('HINCRBY', KEYS[12])
+        if groupOf(holdsOf(fields[i])) then needGroups() end
         settleGone(id, fields[i])
         redis.call('HDEL', KEYS[4], id)
         unlease({ id })

@@ -7,9 +7,12 @@
 local function needStock(fields)
   for _, field in ipairs(fields) do
     if field and string.byte(field, 1) == 42 then
-      if KEYS[12] then return need('HINCRBY', KEYS[12]) end
-      need('HGET', KEYS[4])
-      return need('HSET', KEYS[4])
+      if not KEYS[12] then
+        need('HGET', KEYS[4])
+        return need('HSET', KEYS[4])
+      end
+      redis.call('HLEN', KEYS[12])
+      return need('HINCRBY', KEYS[12])
     end
   end
 end
