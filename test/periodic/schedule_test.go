@@ -140,12 +140,12 @@ func TestPeriodic_AClockThatWasAhead(t *testing.T) {
 			b.requireRuns(id, ten, b.start, wrong, before)
 			require.Len(b, early, 1, id)
 			require.WithinDuration(b, wrong, early[0].at, time.Second)
-			require.LessOrEqual(b, after[0].due.Sub(wrong), 90*time.Second+10*time.Second, id)
+			require.LessOrEqual(b, after[0].due.Sub(wrong), 3*time.Minute, id) // as docs/guarantees.md says: two looks, each within 90 s
 			b.requireRuns(id, ten, after[0].due.Add(-time.Second), time.Now(), after)
 		}
 		relative := b.of("relative")
 		for i, run := range relative[1:] {
-			require.LessOrEqual(b, run.at.Sub(relative[i].at), 100*time.Second)
+			require.LessOrEqual(b, run.at.Sub(relative[i].at), 3*time.Minute+10*time.Second)
 		}
 		b.requireRuns("nightly", nightly, b.start, time.Now(), b.of("nightly"))
 		require.WithinDuration(b, wrong, b.of("nightly")[0].at, time.Second)
