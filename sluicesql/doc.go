@@ -12,8 +12,8 @@
 //	err = outbox.Enqueue(ctx, tx, "orders", sluice.Task{ID: order.ID, Kind: "confirm"}) // in the transaction that writes the order
 //	relay.Kick()                                                                       // after its commit
 //
-//	first, err := sluicesql.Once(ctx, tx, e, sluicesql.InQueue("orders")) // in the handler's transaction: if it is
-//	                                                                      // the first, do the work; commit in both cases
+//	// In the handler's transaction: if it is the first, do the work; commit in both cases.
+//	first, err := sluicesql.Once(ctx, tx, e, sluicesql.InQueue("orders"))
 //
 // The tables are what [Outbox.Schema] says: give it to your migration tool, or call
 // [Outbox.Migrate].

@@ -21,8 +21,8 @@ const (
 // Cluster is a Redis Cluster of three primaries, each with a replica.
 type Cluster struct{ group }
 
-// StartCluster starts a real Cluster for one test, and stops it when the test ends. No replica takes
-// over by itself; with FastFailover one does within a second or two. The settings are added to each
+// StartCluster starts a real Cluster for one test, and stops it when the test ends. A replica takes
+// over after half a minute; with FastFailover within a second or two. The settings are added to each
 // node's command line.
 func StartCluster(t testing.TB, settings ...string) *Cluster {
 	t.Helper()
