@@ -27,8 +27,8 @@ func TestStockPage_ItsStatementsKeepAnOrder(t *testing.T) {
 	standard, mysql := blocks[0], blocks[1]
 	lastWord := regexp.MustCompile("AND \\(state = 'paid' OR [^`]*").FindString(string(page))
 	require.Contains(t, lastWord, "< 10")
-	require.Len(t, standard, 4)
-	require.Len(t, mysql, 4)
+	require.Len(t, standard, 5)
+	require.Len(t, mysql, 5)
 
 	// open is a call of the page's Open, until when the order may be paid and now are in seconds.
 	type open func(db *sql.DB, number, buyer string, payBy, now int) (state string, err error)
@@ -45,17 +45,17 @@ func TestStockPage_ItsStatementsKeepAnOrder(t *testing.T) {
 		start  func(t *testing.T) (driver, source string)
 		schema []string
 		open   open
-		pay    string
+		pay    []string // what there is to pay for, and the payment
 	}{
-		"sqlite": {func(t *testing.T) (string, string) { return "sqlite", filepath.Join(t.TempDir(), "shop.db") }, standard[:2], both, standard[3]},
+		"sqlite": {func(t *testing.T) (string, string) { return "sqlite", filepath.Join(t.TempDir(), "shop.db") }, standard[:2], both, standard[3:]},
 		"postgres": {func(t *testing.T) (string, string) {
 			s := sqltest.Start(t, sqltest.Postgres)
 			return s.Driver, s.DSN
-		}, standard[:2], both, standard[3]},
+		}, standard[:2], both, standard[3:]},
 		"mariadb": {func(t *testing.T) (string, string) {
 			s := sqltest.Start(t, sqltest.MariaDB)
 			return s.Driver, s.DSN + "?clientFoundRows=true"
-		}, mysql[:1], two, mysql[3]},
+		}, mysql[:1], two, mysql[3:]},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -73,27 +73,42 @@ func TestStockPage_ItsStatementsKeepAnOrder(t *testing.T) {
 				require.Equal(t, want, state)
 			}
 			more := "" // behind the payment's statement
-			paid := func(want int64, buyer string) {
+			paid := func(want int64, number string) {
 				t.Helper()
-				result, err := db.ExecContext(t.Context(), on.pay+more, buyer)
+				result, err := db.ExecContext(t.Context(), on.pay[1]+more, number)
 				require.NoError(t, err)
 				n, err := result.RowsAffected()
 				require.NoError(t, err)
 				require.Equal(t, want, n)
 			}
-			paid(0, "ann")
+			toPay := func(want, buyer string) {
+				t.Helper()
+				var number string
+				if err := db.QueryRowContext(t.Context(), on.pay[0], buyer).Scan(&number); want != "" {
+					require.NoError(t, err)
+				} else {
+					require.ErrorIs(t, err, sql.ErrNoRows)
+				}
+				require.Equal(t, want, number)
+			}
+			toPay("", "ann")
 			opened("unpaid", "1", "ann", 100, 0)
 			opened("unpaid", "1", "ann", 199, 99)
-			paid(1, "ann")
-			paid(1, "ann")
+			toPay("1", "ann")
+			paid(1, "1")
+			paid(1, "1")
 			opened("paid", "1", "ann", 300, 200)
 			opened("paid", "2", "ann", 400, 300) // Redis has lost the first one's task
 
 			opened("unpaid", "3", "bob", 100, 0)
 			opened("cancelled", "3", "bob", 200, 100)
-			paid(0, "bob")
+			paid(0, "3")
+			toPay("", "bob")
 			opened("cancelled", "3", "bob", 300, 150)
 			opened("unpaid", "4", "bob", 300, 200)
+			paid(0, "3") // it comes late, and is not of the fourth
+			opened("unpaid", "4", "bob", 300, 250)
+			toPay("4", "bob")
 			opened("cancelled", "5", "bob", 500, 400) // it decides for the fifth, too, and its time is over
 
 			opened("unpaid", "6", "Ann", 500, 400) // another buyer, as for Redis
@@ -106,10 +121,10 @@ func TestStockPage_ItsStatementsKeepAnOrder(t *testing.T) {
 			more = " " + strings.Replace(lastWord, "< 10", "< 2", 1)
 			opened("unpaid", "8", "eve", 500, 400)
 			opened("unpaid", "9", "fay", 500, 400)
-			paid(1, "eve")
-			paid(0, "fay")
-			paid(1, "eve")
-			paid(1, "ann")
+			paid(1, "8")
+			paid(0, "9")
+			paid(1, "8")
+			paid(1, "1")
 		})
 	}
 }

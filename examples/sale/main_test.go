@@ -240,6 +240,8 @@ func TestShop_OpenSaysWhatTheRowSays(t *testing.T) {
 	requireRow(Row{Cancelled: true}, open(late, "3", "bob"), "the time that it was opened with is over")
 	require.ErrorIs(t, late.Pay(t.Context(), "bob"), errNoOrder)
 	require.Positive(t, open(late, "4", "bob").Left, "the cancelled one does not count")
+	require.ErrorIs(t, late.PayOrder(t.Context(), "3", "bob"), errNoOrder, "a payment that comes late")
+	require.Positive(t, open(late, "4", "bob").Left, "it is not of this order")
 	_, err = db.ExecContext(t.Context(), "UPDATE orders SET state = 'cancelled' WHERE number = '4'")
 	require.NoError(t, err)
 	requireRow(Row{Cancelled: true}, open(late, "4", "bob"), "cancelled by hand, before its time was over")

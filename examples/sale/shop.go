@@ -46,9 +46,24 @@ func (s *Shop) order(buyer, number string, restore bool) sluice.Task {
 	}
 }
 
-// Pay pays a buyer's order, unless it is cancelled, and has the task look at it. It may be repeated.
+// Pay pays for what a buyer has ordered. A shop with a payment provider gives it the number, and is
+// called back with it.
 func (s *Shop) Pay(ctx context.Context, buyer string) error {
-	changed, err := s.DB.ExecContext(ctx, "UPDATE orders SET state = 'paid' WHERE buyer = $1 AND state <> 'cancelled'", buyer)
+	var number string
+	err := s.DB.QueryRowContext(ctx, "SELECT number FROM orders WHERE buyer = $1 AND state <> 'cancelled'", buyer).Scan(&number)
+	if errors.Is(err, sql.ErrNoRows) {
+		return errNoOrder
+	}
+	if err != nil {
+		return err
+	}
+	return s.PayOrder(ctx, number, buyer)
+}
+
+// PayOrder pays an order, unless it is cancelled, and has the task look at it. It may be repeated. It
+// goes by the number: a payment that comes late must not pay for the buyer's next order.
+func (s *Shop) PayOrder(ctx context.Context, number, buyer string) error {
+	changed, err := s.DB.ExecContext(ctx, "UPDATE orders SET state = 'paid' WHERE number = $1 AND state <> 'cancelled'", number)
 	if err != nil {
 		return err
 	}
