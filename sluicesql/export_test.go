@@ -1,11 +1,23 @@
 package sluicesql
 
-import "context"
+import (
+	"context"
+	"database/sql"
+)
 
 // Unserved returns the look of a relay for rows of queues that it has not.
 func (r *Relay) Unserved() (func(context.Context), error) {
 	w, err := r.start()
 	return w.tellUnserved, err
+}
+
+// Begin begins a transaction as a relay does.
+func (r *Relay) Begin(ctx context.Context) (*sql.Tx, error) {
+	w, err := r.start()
+	if err != nil {
+		return nil, err
+	}
+	return w.begin(ctx)
 }
 
 // HaveRows and FirstRows are the relay's queries.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/sqltest"
 	"github.com/sluice-go/sluice/internal/systest"
 	"github.com/sluice-go/sluice/sluicesql"
 )
@@ -386,4 +387,29 @@ func TestRelay_DeletesByTheIndex(t *testing.T) {
 		}
 	}
 	require.GreaterOrEqual(t, looked, 24)
+}
+
+// TestRelay_RowsOfADeadMachine are given back soon: PostgreSQL ends a transaction of a relay that says
+// nothing for a minute, and no other session of the application.
+func TestRelay_RowsOfADeadMachine(t *testing.T) {
+	t.Parallel()
+	s := sqltest.Start(t, sqltest.Postgres)
+	db, err := sql.Open(s.Driver, s.DSN)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close()) }()
+	db.SetMaxOpenConns(1)
+	limit := func(from interface {
+		QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+	}) (limit string) {
+		require.NoError(t, from.QueryRowContext(t.Context(), "SHOW idle_in_transaction_session_timeout").Scan(&limit))
+		return limit
+	}
+	before := limit(db)
+	relay := &sluicesql.Relay{DB: db, Queues: []*sluice.Queue{hungQueue(t, "orders")}}
+	tx, err := relay.Begin(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "1min", limit(tx))
+	require.NoError(t, tx.Commit())
+	require.Equal(t, before, limit(db))
+	require.NotEqual(t, "1min", before)
 }

@@ -103,6 +103,11 @@ func (w *relaying) move(ctx context.Context, q *target) (moved int, err error) {
 	}
 	w.noteQueue(q, w.enqueue(ctx, q, rows))
 	q.enqueued = slices.DeleteFunc(rows, (*written).isUnchanged)
+	for _, r := range q.enqueued {
+		if len(r.left) == 0 { // write needs no tasks; if the database fails now, they may stay for long
+			r.tasks = nil
+		}
+	}
 	n := 0
 	if tx != nil {
 		n, err = w.finish(ctx, q, tx, q.enqueued)
@@ -163,12 +168,21 @@ type querier interface {
 }
 
 // begin begins a transaction. On the level of READ COMMITTED none locks more than the rows that it has
-// read: transactions of others wait for no relay.
+// read: transactions of others wait for no relay. PostgreSQL gives the rows back soon if this machine dies,
+// and not when TCP notices that it has, two hours later.
 func (w *relaying) begin(ctx context.Context) (*sql.Tx, error) {
 	if w.Outbox.Dialect == SQLite { // which knows no levels
 		return w.DB.BeginTx(ctx, nil)
 	}
-	return w.DB.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	tx, err := w.DB.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil || w.Outbox.Dialect != Postgres {
+		return tx, err
+	}
+	if _, err := tx.ExecContext(ctx, "SET LOCAL idle_in_transaction_session_timeout = '1min'"); err != nil {
+		_ = tx.Rollback()
+		return nil, err
+	}
+	return tx, nil
 }
 
 // finishLate is finish by another transaction than that which has read the rows. Some may have gone since:

@@ -109,8 +109,9 @@ if KEYS[14] then
   end
 
   -- If tasks of a group wait: takes those that a foreign consumer has removed out of play, puts the first that wait into free places, and the
-  -- first of them into the place of a later one that no worker has had. Of many in play it looks at a hundred.
-  function fillGroup(group)
+  -- first of them into the place of a later one that no worker has had. Of many in play it looks at a hundred. What takes a place that this script
+  -- has freed, of which there are so many, takes nothing of what is spare.
+  function fillGroup(group, freed)
     if not firstWaiting(group) then return end
     local members, ids, scores, fields, last, at = membersOf('!', group, '100'), {}, {}, {}, nil, nil
     for i, member in ipairs(members) do ids[i] = string.sub(member, #group + 3) end
@@ -121,8 +122,11 @@ if KEYS[14] then
       if not isHere then redis.call('ZREM', KEYS[14], members[i]) end
       if score and isHere and fields[i] == holds .. '::' and (not at or micros(score) >= micros(at)) then last, at = i, score end
     end
-    local count = #ids == 0 and 0 or placesIn(group)
-    while count < perGroup() and (count == 0 or spare > 0) and promote(group) do count, spare = count + 1, spare - 1 end
+    local count, free = #ids == 0 and 0 or placesIn(group), freed or 0
+    while count < perGroup() and (count == 0 or free > 0 or spare > 0) and promote(group) do
+      count = count + 1
+      if free > 0 then free = free - 1 else spare = spare - 1 end
+    end
     if last and micros(firstWaiting(group) or math.huge) < micros(at) then
       redis.call('ZREM', KEYS[1], ids[last])
       redis.call('ZREM', KEYS[14], members[last])
@@ -148,22 +152,19 @@ if KEYS[14] then
 
   -- Takes tasks that have ended, or are dead letters now, 250 at most, out of their groups. Each is { id, state field as it was }.
   function leaveGroups(tasks)
-    local members, left = {}, {}
+    local members, left, freed = {}, {}, {}
     for _, task in ipairs(tasks) do
       local id, group = task[1], groupOf(holdsOf(task[2]))
       if group then
         local due = waitsUntil(task[2])
         members[#members + 1] = due and waiting(group, due, id) or inPlay(group, id)
-        left[#left + 1] = group
+        if not freed[group] then left[#left + 1] = group end
+        freed[group] = (freed[group] or 0) + (due and 0 or 1)
       end
     end
     if #members == 0 or redis.call('ZREM', KEYS[14], unpack(members)) == 0 then return end
     if #left > 1 and #redis.call('ZRANGEBYLEX', KEYS[14], '[~', '(\127', 'LIMIT', '0', '1') == 0 then return end -- no task of any group waits
-    local filled = {}
-    for _, group in ipairs(left) do
-      if not filled[group] then fillGroup(group) end
-      filled[group] = true
-    end
+    for _, group in ipairs(left) do fillGroup(group, freed[group]) end
   end
 
   -- Sees to groups of which a foreign consumer has removed a task in play, or which may have more in play than before: of a thousand in play, behind

@@ -86,3 +86,37 @@ func TestGroup_ManyThatEndTogetherAreLookedAtOnceAGroup(t *testing.T) {
 	require.NoError(t, q.Dequeue(ctx, es...))
 	require.LessOrEqual(t, redistest.Calls(t, rdb, "zmscore")-before, 10)
 }
+
+// TestGroup_AsManyComeAsAreBuried: what a claim frees by burying is filled by the same script, however much that is.
+func TestGroup_AsManyComeAsAreBuried(t *testing.T) {
+	eachGrouped(t, func(g grouped) {
+		const groups = 300
+		require.NoError(g, g.Q.SetLimits(g.Context(), sluice.Limits{PerGroup: 2}))
+		var tasks []sluice.Task
+		for i := range groups {
+			for n, delay := range []time.Duration{0, time.Hour, 2 * time.Hour} {
+				task := of(fmt.Sprint("g", i), fmt.Sprint(n, "-", i))
+				task.Delay = delay
+				tasks = append(tasks, task)
+			}
+		}
+		_, err := g.Q.EnqueueBatch(g.Context(), tasks)
+		require.NoError(g, err)
+		first := g.Claim(groups, time.Minute)
+		require.Len(g, first, groups)
+		require.NoError(g, g.Q.Retry(g.Context(), 0, "no", first...))
+		stats, err := g.Q.Stats(g.Context())
+		require.NoError(g, err)
+		require.EqualValues(g, groups, stats.GroupWaiting)
+
+		strict := g.On(g.RDB, sluice.WithMaxAttempts(1))
+		_, err = strict.Enqueue(g.Context(), of("other", "other")) // it knows of groups from here on
+		require.NoError(g, err)
+		_, err = strict.Claim(g.Context(), 1, time.Minute)
+		require.NoError(g, err)
+		stats, err = g.Q.Stats(g.Context())
+		require.NoError(g, err)
+		require.EqualValues(g, groups, stats.Dead)
+		require.Zero(g, stats.GroupWaiting)
+	})
+}

@@ -24,8 +24,9 @@ import (
 const (
 	// patience is how long an answer waits for Redis: less than Prometheus waits for the answer.
 	patience = 8 * time.Second
-	// searchFor is the most that a search takes: of twenty million keys, half a minute or a few.
-	searchFor = 10 * time.Minute
+	// searchFor is the most that a search takes: of twenty million keys half a minute, or an hour if each
+	// of its steps takes 180 ms.
+	searchFor = time.Hour
 	// atOnce is how many queues are asked at the same time.
 	atOnce = 16
 )
@@ -247,7 +248,8 @@ func (e *Exporter) searchKeys(ctx context.Context, done chan struct{}) {
 	}
 	if e.failed == nil {
 		e.names, e.complete, e.searched = names, !incomplete, began
-		e.next = began.Add(max(e.options.Search, inspect.PauseBehind(time.Since(began))))
+		took := time.Since(began)
+		e.next = began.Add(max(e.options.Search, took+inspect.PauseBehind(took)))
 	}
 	e.searching = nil
 	close(done)

@@ -185,7 +185,7 @@ func TestExporter_SearchesOnceInAWhile(t *testing.T) {
 func TestExporter_ASearchThatTakesMinutes(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
 		enqueue(t, newQueue(t, rdb, "orders"), "a")
-		var searches slow
+		searches := slow{takes: 2 * time.Minute}
 		rdb.AddHook(&searches)
 		e := exporter.New(rdb, exporter.Options{})
 		_, body := get(t, e, "/metrics")
@@ -203,8 +203,29 @@ func TestExporter_ASearchThatTakesMinutes(t *testing.T) {
 	})
 }
 
-// slow is a hook that has a search take two minutes.
-type slow struct{ n atomic.Int64 }
+// TestExporter_TheFirstSearchMayTakeLong, as it is all that the exporter will know.
+func TestExporter_TheFirstSearchMayTakeLong(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+		enqueue(t, newQueue(t, rdb, "orders"), "a")
+		rdb.AddHook(&slow{takes: 15 * time.Minute})
+		e := exporter.New(rdb, exporter.Options{})
+		_, body := get(t, e, "/metrics")
+		require.Contains(t, body, "\nsluice_exporter_up 0", "it knows nothing yet")
+		time.Sleep(16 * time.Minute)
+		for range 10 {
+			_, body = get(t, e, "/metrics")
+			require.Contains(t, body, "\nsluice_exporter_up 1")
+			require.Contains(t, body, "orders")
+			time.Sleep(time.Minute) // the server has other things to do
+		}
+	})
+}
+
+// slow is a hook that has each step of a search take so long.
+type slow struct {
+	takes time.Duration
+	n     atomic.Int64
+}
 
 func (s *slow) DialHook(next redis.DialHook) redis.DialHook { return next }
 
@@ -213,7 +234,7 @@ func (s *slow) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		if cmd.Name() == "scan" {
 			s.n.Add(1)
 			select {
-			case <-time.After(2 * time.Minute):
+			case <-time.After(s.takes):
 			case <-ctx.Done():
 				return ctx.Err()
 			}
