@@ -199,6 +199,8 @@ func OpenDB(ctx context.Context, driver, source string) (*sql.DB, error) {
 
 // NewShop returns a process of the shop.
 func NewShop(rdb redis.UniversalClient, db *sql.DB, payIn time.Duration) (*Shop, error) {
-	queue, err := sluice.NewQueue(rdb, "orders", sluice.WithRetention(24*time.Hour)) // for as long as the sale lasts
+	queue, err := sluice.NewQueue(rdb, "orders",
+		sluice.WithRetention(24*time.Hour), // for as long as the sale lasts
+		sluice.WithMaxAttempts(3600))       // one a second: an hour without the database
 	return &Shop{DB: db, Queue: queue, PayIn: payIn}, err
 }
