@@ -70,7 +70,7 @@ func (s *Shop) PayOrder(ctx context.Context, number, buyer string) error {
 	if n, err := changed.RowsAffected(); err != nil || n == 0 {
 		return errors.Join(errNoOrder, err)
 	}
-	_, _ = s.Queue.Reschedule(ctx, buyer, 0) // else the task looks when the time to pay is over
+	_, _ = s.Queue.Reschedule(context.WithoutCancel(ctx), buyer, 0) // else the task looks when the time to pay is over
 	return nil
 }
 

@@ -46,7 +46,7 @@ end
 
 if KEYS[14] then
   local most
-  local spare = 250 -- how many tasks a script puts into play at most, besides the first of each group: a larger limit lets thousands in
+  local spare = 250 -- how many tasks a script puts into play at most, besides the first of each group and what it frees: a larger limit lets thousands in
 
   -- Returns how many tasks of a group may be in play.
   function perGroup()

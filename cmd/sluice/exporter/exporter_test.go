@@ -207,17 +207,20 @@ func TestExporter_ASearchThatTakesMinutes(t *testing.T) {
 func TestExporter_TheFirstSearchMayTakeLong(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
 		enqueue(t, newQueue(t, rdb, "orders"), "a")
-		rdb.AddHook(&slow{takes: 15 * time.Minute})
+		search := slow{takes: 15 * time.Minute}
+		rdb.AddHook(&search)
 		e := exporter.New(rdb, exporter.Options{})
 		_, body := get(t, e, "/metrics")
 		require.Contains(t, body, "\nsluice_exporter_up 0", "it knows nothing yet")
 		time.Sleep(16 * time.Minute)
+		steps := search.n.Load()
 		for range 10 {
 			_, body = get(t, e, "/metrics")
 			require.Contains(t, body, "\nsluice_exporter_up 1")
 			require.Contains(t, body, "orders")
-			time.Sleep(time.Minute) // the server has other things to do
+			time.Sleep(time.Minute)
 		}
+		require.Equal(t, steps, search.n.Load(), "the server has other things to do")
 	})
 }
 
