@@ -41,6 +41,19 @@ func (c *callsOf) note(hooks any) {
 	}
 }
 
+// wait waits for calls: a lock's loss is told by who notices it first, perhaps beside the operation.
+func (c *callsOf) wait(want string) {
+	for until := time.Now().Add(10 * time.Second); c.sinceLast() != want && time.Now().Before(until); {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func (c *callsOf) sinceLast() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return strings.Join(c.names, " ")
+}
+
 // take returns the calls since the last one.
 func (c *callsOf) take() string {
 	c.mu.Lock()
@@ -69,6 +82,7 @@ func TestOperations_CallTheirHooks(t *testing.T) {
 			calls.take()
 			_, err = op.Call(t.Context(), f)
 			require.NoError(t, err, kind)
+			calls.wait(op.Hooks)
 			require.Equal(t, op.Hooks, calls.take(), kind)
 			all += op.Hooks
 		})
