@@ -26,8 +26,8 @@ import (
 // and will be handed it again; and a copy that was held up on its way may come after a
 // newer version, and replace that.
 //
-// With ErrUnderReplicated the task is in the queue, and the outcome is returned beside the error;
-// see WithQueueReplicas.
+// With ErrUnderReplicated the outcome is returned beside the error, and holds; see
+// WithQueueReplicas.
 //
 // Calls of many goroutines on one Queue at the same time are sent together, by one script.
 func (q *Queue) Enqueue(ctx context.Context, t Task) (Outcome, error) {
