@@ -144,8 +144,8 @@ func (s *Shop) Paid(ctx context.Context) (n int64, err error) {
 // Work handles orders until ctx ends.
 func (s *Shop) Work(ctx context.Context) error {
 	var mux sluice.Mux
-	mux.Handle("order", s.Order, sluice.KindTimeout(10*time.Second))
-	return (&sluice.Worker{Queue: s.Queue, Handler: mux.Serve, Backoff: sluice.BackoffUpTo(2 * time.Second)}).Run(ctx)
+	mux.Handle("order", s.Order)
+	return (&sluice.Worker{Queue: s.Queue, Handler: mux.Serve, Timeout: 10 * time.Second, Backoff: sluice.BackoffUpTo(2 * time.Second)}).Run(ctx)
 }
 
 // ServeHTTP is the shop's web server: POST /buy and /pay, with the buyer's name.
