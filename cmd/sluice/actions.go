@@ -13,7 +13,7 @@ import (
 )
 
 func (a *app) cancelCommand() *cobra.Command {
-	act := action{name: "cancel", done: "cancelled", many: func(ctx context.Context, q *sluice.Queue, ids ...string) (map[outcome]int, error) {
+	act := action{name: "cancel", done: "cancelled", many: func(ctx context.Context, q *sluice.Queue, _ sluice.State, ids ...string) (map[outcome]int, error) {
 		states, err := q.CancelBatch(ctx, ids...)
 		became := map[outcome]int{}
 		for _, state := range states {
@@ -34,8 +34,8 @@ DuplicatesOnce.`,
 }
 
 // counting is for what tells how many tasks it has changed.
-func counting(change func(q *sluice.Queue, ctx context.Context, ids ...string) (int, error)) func(ctx context.Context, q *sluice.Queue, ids ...string) (map[outcome]int, error) {
-	return func(ctx context.Context, q *sluice.Queue, ids ...string) (map[outcome]int, error) {
+func counting(change func(q *sluice.Queue, ctx context.Context, ids ...string) (int, error)) func(ctx context.Context, q *sluice.Queue, of sluice.State, ids ...string) (map[outcome]int, error) {
+	return func(ctx context.Context, q *sluice.Queue, _ sluice.State, ids ...string) (map[outcome]int, error) {
 		n, err := change(q, ctx, ids...)
 		if n == 0 {
 			return nil, err
@@ -44,9 +44,24 @@ func counting(change func(q *sluice.Queue, ctx context.Context, ids ...string) (
 	}
 }
 
+// takenSince reports whether a worker has taken a task, as a look just before a change shows, that was
+// chosen in another state: a change would have its handler's work done twice.
+func takenSince(was, is sluice.State) bool {
+	return is == sluice.StateLeased && was != sluice.StateLeased && was != sluice.StateAbsent
+}
+
 // rescheduled makes a task due after delay.
 func rescheduled(delay func() time.Duration) func(ctx context.Context, q *sluice.Queue, t sluice.TaskInfo) (outcome, error) {
 	return func(ctx context.Context, q *sluice.Queue, t sluice.TaskInfo) (outcome, error) {
+		if t.State != sluice.StateAbsent {
+			now, err := q.Get(ctx, t.ID, sluice.WithoutPayloads())
+			if errors.Is(err, sluice.ErrNotFound) || takenSince(t.State, now.State) {
+				return outcomeMissing, nil
+			}
+			if err != nil {
+				return outcomeMissing, err
+			}
+		}
 		ok, err := q.Reschedule(ctx, t.ID, max(0, delay()))
 		if err != nil || !ok {
 			return outcomeMissing, err
@@ -63,7 +78,7 @@ func (a *app) runCommand() *cobra.Command {
 	return a.changeCommand(&cobra.Command{
 		Short: "Make tasks due now",
 		Long: `Make tasks due now, so that the next free worker takes them. One that is leased is not taken from its holder: it
-runs again once that has finished. For dead letters there is revive.`,
+runs again once that has finished; with --all, what a worker has taken since the choice is left alone. For dead letters there is revive.`,
 		Example: `  sluice run orders order-17`,
 	}, act, &selection{})
 }
@@ -79,7 +94,7 @@ func (a *app) delayCommand() *cobra.Command {
 	c := a.changeCommand(&cobra.Command{
 		Short: "Make tasks due later",
 		Long: `Make tasks due at a time from now. One that is leased is not taken from its holder: it runs again at that
-time.`,
+time. With --all, what a worker has taken since the choice is left alone.`,
 		Example: `  sluice delay orders order-17 --for 10m
   sluice delay orders --all --state due --for 1h`,
 	}, act, &selection{})
@@ -97,13 +112,13 @@ time.`,
 
 func (a *app) buryCommand() *cobra.Command {
 	var reason string
-	act := action{name: "bury", done: "buried", states: []sluice.State{sluice.StateDue, sluice.StateScheduled, sluice.StateLeased}, many: func(ctx context.Context, q *sluice.Queue, ids ...string) (map[outcome]int, error) {
-		return buryAll(ctx, q, ids, reason)
+	act := action{name: "bury", done: "buried", states: []sluice.State{sluice.StateDue, sluice.StateScheduled, sluice.StateLeased}, many: func(ctx context.Context, q *sluice.Queue, of sluice.State, ids ...string) (map[outcome]int, error) {
+		return buryAll(ctx, q, of, ids, reason)
 	}}
 	c := a.changeCommand(&cobra.Command{
 		Aliases: []string{"archive"}, Short: "Put tasks among the dead letters",
 		Long: `Put tasks among the dead letters, where no worker takes them, with a reason. A task that is leased is taken from its
-holder, which learns of it when it next reports or extends its lease.`,
+holder, which learns of it when it next reports or extends its lease; with --all, what a worker has taken since the choice is left alone.`,
 		Example: `  sluice bury orders order-17 --why "poison: crashes the worker, see INC-42"`,
 	}, act, &selection{})
 	c.Flags().StringVar(&reason, "why", "buried by an operator", "the reason to keep with them")
@@ -112,7 +127,7 @@ holder, which learns of it when it next reports or extends its lease.`,
 
 // buryAll reads the tasks' receipts and uses them. Those that have moved meanwhile (they were
 // claimed, or their leases were extended) are tried again.
-func buryAll(ctx context.Context, q *sluice.Queue, ids []string, reason string) (map[outcome]int, error) {
+func buryAll(ctx context.Context, q *sluice.Queue, of sluice.State, ids []string, reason string) (map[outcome]int, error) {
 	became := map[outcome]int{}
 	for range 5 {
 		tasks, err := getAll(ctx, q, ids, sluice.WithoutPayloads())
@@ -122,7 +137,7 @@ func buryAll(ctx context.Context, q *sluice.Queue, ids []string, reason string) 
 		var entries []sluice.Entry
 		states := map[string]sluice.State{}
 		for _, t := range tasks {
-			if t.State != sluice.StateDead && t.State != sluice.StateDone {
+			if t.State != sluice.StateDead && t.State != sluice.StateDone && !takenSince(of, t.State) {
 				entries, states[t.ID] = append(entries, inspect.Take(t)), t.State
 			}
 		}

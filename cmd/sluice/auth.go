@@ -5,11 +5,13 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
-	"net"
+	"maps"
 	"net/http"
+	"net/netip"
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/crypto/bcrypt"
 	"golang.org/x/time/rate"
@@ -66,6 +68,7 @@ type users struct {
 	// checks bound how many passwords are checked for each address: each takes a processor for some
 	// time, and an attacker tries many.
 	checks map[string]*rate.Limiter
+	forgot time.Time // when those that are full were forgotten
 	// known are the users with passwords that were right. To check one takes a twentieth of a second of a
 	// processor, and a page asks every two seconds.
 	known map[string][sha256.Size]byte
@@ -116,18 +119,34 @@ const (
 	// checksPerSecond and checksAtOnce are how many passwords that are not known to be right are
 	// checked for an address.
 	checksPerSecond, checksAtOnce = 5, 30
-	// mostAddresses is how many addresses have checks of their own. The others share them.
+	// mostAddresses is how many addresses have checks of their own. The others share them. Those that have
+	// not tried lately are forgotten, each forgetEvery.
 	mostAddresses = 10_000
+	forgetEvery   = time.Second
 )
+
+// addressOf returns what stands for an address: a user has a whole /64 of IPv6.
+func addressOf(remote string) string {
+	at, err := netip.ParseAddrPort(remote)
+	if err != nil {
+		return remote
+	}
+	address := at.Addr().Unmap().WithZone("")
+	if address.Is4() {
+		return address.String()
+	}
+	return netip.PrefixFrom(address, 64).Masked().String()
+}
 
 // mayTry reports whether one more password is checked for an address.
 func (u *users) mayTry(address string) bool {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		host = address
-	}
+	host := addressOf(address)
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	if now := time.Now(); len(u.checks) >= mostAddresses && now.Sub(u.forgot) >= forgetEvery {
+		u.forgot = now
+		maps.DeleteFunc(u.checks, func(_ string, l *rate.Limiter) bool { return l.TokensAt(now) >= checksAtOnce })
+	}
 	if len(u.checks) >= mostAddresses && u.checks[host] == nil {
 		host = ""
 	}

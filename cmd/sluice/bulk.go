@@ -78,8 +78,13 @@ func (a *app) changeAll(ctx context.Context, act action, s selection, args []str
 		result.Lots = b.json()
 	}
 	what := b.text(act, of, states)
+	if s.dryRun && act.dry != nil {
+		if err := act.dryRun(ctx, b, t); err != nil {
+			return err
+		}
+	}
 	if b.total == 0 || s.dryRun {
-		a.sayDry(act, what, b)
+		a.sayDry(act, what, b, t)
 		return a.finish(result, of, t, nil)
 	}
 	if err := a.ask(ctx, act.name, what, b, s); err != nil {
@@ -198,7 +203,7 @@ func named(s sluice.State, id string) sluice.TaskInfo {
 }
 
 // sayDry says what would be done.
-func (a *app) sayDry(act action, what string, b *bulk) {
+func (a *app) sayDry(act action, what string, b *bulk, t *tally) {
 	if a.json {
 		return
 	}
@@ -206,7 +211,7 @@ func (a *app) sayDry(act action, what string, b *bulk) {
 		_, _ = fmt.Fprintf(a.out, "nothing to %s: %s match\n", act.name, what)
 		return
 	}
-	_, _ = fmt.Fprintf(a.out, "would %s %s; the first:\n", act.name, what)
+	_, _ = fmt.Fprintf(a.out, "would %s %s%s; the first:\n", act.name, what, t.details())
 	b.say(func(line string) { _, _ = fmt.Fprintln(a.out, line) })
 }
 
@@ -285,18 +290,25 @@ const (
 	bulkAtOnce = 500
 )
 
+// dryRun tallies what the action would do.
+func (act action) dryRun(ctx context.Context, b *bulk, t *tally) error {
+	for _, l := range b.lots {
+		for from := 0; from < l.ids.len(); from += bulkStep {
+			part := l.ids.of(from, min(from+bulkStep, l.ids.len()))
+			became, err := act.dry(ctx, l.queue, part...)
+			if t.addAll(became, len(part), err); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // carryOut carries the action out on some tasks of a lot.
 func (act action) carryOut(ctx context.Context, l *lot, part []string, t *tally) error {
 	if act.many != nil {
-		became, err := act.many(ctx, l.queue, part...)
-		missing := len(part)
-		for o, n := range became {
-			t.add(o, n)
-			missing -= n
-		}
-		if err == nil {
-			t.add(outcomeMissing, missing)
-		}
+		became, err := act.many(ctx, l.queue, l.state, part...)
+		t.addAll(became, len(part), err)
 		return err
 	}
 	all, ctx := errgroup.WithContext(ctx)

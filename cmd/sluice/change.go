@@ -37,8 +37,10 @@ type action struct {
 	// alone.
 	one func(ctx context.Context, q *sluice.Queue, t sluice.TaskInfo) (outcome, error)
 	// many carries it out on some hundred IDs, instead of one, and returns what became of how many. The rest
-	// is missing.
-	many func(ctx context.Context, q *sluice.Queue, ids ...string) (map[outcome]int, error)
+	// is missing. They were chosen in that state; StateAbsent if they were named.
+	many func(ctx context.Context, q *sluice.Queue, of sluice.State, ids ...string) (map[outcome]int, error)
+	// dry says what many would do, if that is not the same with each task that is there.
+	dry func(ctx context.Context, q *sluice.Queue, ids ...string) (map[outcome]int, error)
 }
 
 // outcome is what became of a task, in a word.
@@ -211,6 +213,17 @@ func (t *tally) add(o outcome, n int) {
 	}
 }
 
+// addAll adds what became of so many tasks. What is not told of is missing, unless there is an error.
+func (t *tally) addAll(became map[outcome]int, of int, err error) {
+	for o, n := range became {
+		t.add(o, n)
+		of -= n
+	}
+	if err == nil {
+		t.add(outcomeMissing, of)
+	}
+}
+
 func (t *tally) done() (n int) {
 	for o, of := range t.by {
 		if o.isDone() {
@@ -285,6 +298,9 @@ func (o outcome) text(verb string, dryRun bool) string {
 
 // changeOne carries an action out on one task that is named.
 func (a *app) changeOne(ctx context.Context, act action, dryRun bool, q *sluice.Queue, id string) (outcome, error) {
+	if dryRun && act.dry != nil {
+		return only(act.dry(ctx, q, id))
+	}
 	if dryRun {
 		e, err := q.Get(ctx, id, sluice.WithoutPayloads())
 		if errors.Is(err, sluice.ErrNotFound) || err == nil && len(act.states) > 0 && !slices.Contains(act.states, e.State) {
@@ -295,7 +311,11 @@ func (a *app) changeOne(ctx context.Context, act action, dryRun bool, q *sluice.
 	if act.many == nil {
 		return act.one(ctx, q, named(sluice.StateAbsent, id))
 	}
-	became, err := act.many(ctx, q, id)
+	return only(act.many(ctx, q, sluice.StateAbsent, id))
+}
+
+// only returns what became of the one task that was asked for.
+func only(became map[outcome]int, err error) (outcome, error) {
 	for o, n := range became {
 		if n > 0 {
 			return o, err
@@ -313,6 +333,9 @@ func (a *app) finish(r resultJSON, queue string, t *tally, failed error) error {
 	}
 	if r.DryRun {
 		r.Done = 0
+	}
+	if failed != nil && r.Done > 0 {
+		failed = partError{failed}
 	}
 	if failed != nil {
 		r.Error = report.Escape(failed.Error())

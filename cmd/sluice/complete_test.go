@@ -70,7 +70,7 @@ func TestVersion_JSON(t *testing.T) {
 func TestChange_RateCatchesUpOnNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var at []time.Time
-		act := action{many: func(_ context.Context, _ *sluice.Queue, ids ...string) (map[outcome]int, error) {
+		act := action{many: func(_ context.Context, _ *sluice.Queue, _ sluice.State, ids ...string) (map[outcome]int, error) {
 			if at = append(at, time.Now()); len(at) == 3 {
 				time.Sleep(time.Minute)
 			}

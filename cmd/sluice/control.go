@@ -57,7 +57,7 @@ type deed struct {
 // queue that cannot be read, or changed, does not keep it from the others; its error is returned at
 // the end. A server that cannot be reached ends it.
 func (a *app) control(ctx context.Context, names []string, what deed, do func(q *sluice.Queue, name string, s sluice.Stats) error) error {
-	results, failed := []queueResultJSON{}, []error{}
+	results, failed, done := []queueResultJSON{}, []error{}, false
 	for _, argument := range names {
 		q, name, err := a.open(ctx, argument)
 		var s sluice.Stats
@@ -73,7 +73,7 @@ func (a *app) control(ctx context.Context, names []string, what deed, do func(q 
 			failed = append(failed, err)
 			r.Error = report.Escape(err.Error())
 		}
-		results = append(results, r)
+		results, done = append(results, r), done || err == nil && !what.dryRun
 		if ctx.Err() != nil || errors.Is(err, sluice.ErrUnavailable) || errors.Is(err, sluice.ErrUnknown) {
 			break // the next one would wait as long for the same server
 		}
@@ -89,7 +89,11 @@ func (a *app) control(ctx context.Context, names []string, what deed, do func(q 
 	if a.json {
 		failed = append(failed, report.Print(a.out, results))
 	}
-	return errors.Join(failed...)
+	err := errors.Join(failed...)
+	if err != nil && done {
+		return partError{err}
+	}
+	return err
 }
 
 func statsText(s sluice.Stats) string {

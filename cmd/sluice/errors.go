@@ -79,6 +79,18 @@ var (
 	errNotFound     = errors.New("not found")
 )
 
+// notPausedError says that tasks are not moved, because a queue hands them out.
+type notPausedError struct{ queue string }
+
+func (e notPausedError) Error() string {
+	return fmt.Sprintf("the queue %s hands tasks out: pause it (without --for), move, and resume it", show(e.queue))
+}
+
+// partError is what ended a command that had done something before.
+type partError struct{ error }
+
+func (e partError) Unwrap() error { return e.error }
+
 // explain returns the exit code of an error, and the text for the operator: what went wrong,
 // escaped, and what to do about it.
 func (a *app) explain(ctx context.Context, err error) (code int, text string) {
@@ -94,14 +106,22 @@ func (a *app) explain(ctx context.Context, err error) (code int, text string) {
 func (a *app) advice(ctx context.Context, err error) (code int, hint string) {
 	var usage usageError
 	var local localError
+	var part partError
+	var notPaused notPausedError
 	switch {
+	case errors.As(err, &part):
+		code, hint = a.advice(ctx, part.error)
+		if code == exitUnavailable || code == exitNotConfirmed { // they say that nothing was done
+			code, hint = exitFailed, strings.TrimSpace(hint+" What was done before stays done.")
+		}
+		return code, hint
 	case errors.As(err, &local):
 		return exitFailed, "What was done before stays done."
 	case errors.As(err, &usage):
 		return exitUsage, "sluice help, or --help behind a command, says more."
 	case errors.Is(err, errNotFound):
 		return exitNotFound, ""
-	case errors.Is(err, errNotConfirmed):
+	case errors.Is(err, errNotConfirmed), errors.As(err, &notPaused):
 		return exitNotConfirmed, ""
 	case errors.Is(err, sluice.ErrNotFound):
 		return exitNotFound, "It may have been finished meanwhile. IDs that are printed in quotation marks have to be given back with --quoted."

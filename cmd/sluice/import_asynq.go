@@ -205,14 +205,16 @@ func (i *asynqImport) confirmAndMove(ctx context.Context, s selection) error {
 	if n == 0 {
 		return nil
 	}
+	why, err := i.whyNotPaused(ctx)
+	switch {
+	case err != nil:
+		return err
+	case why != "" && i.result.DryRun:
+		_, _ = fmt.Fprintf(i.errOut, "sluice: it would move nothing now: %s\n", why)
+	case why != "":
+		return fmt.Errorf("%w: %s", errNotConfirmed, why)
+	}
 	if !i.result.DryRun {
-		why, err := i.whyNotPaused(ctx)
-		if err == nil && why != "" {
-			err = fmt.Errorf("%w: %s", errNotConfirmed, why)
-		}
-		if err != nil {
-			return err
-		}
 		what := fmt.Sprintf("%s of asynq (%s) into %s", inspect.Plural(int64(n), "task"), i.states(), show(i.to.Name()))
 		if err := i.ask(ctx, "move", what, &bulk{total: n}, s); err != nil {
 			return err
@@ -297,8 +299,20 @@ func (i *asynqImport) movePart(ctx context.Context, part []string) error {
 	if !i.result.DryRun {
 		return i.transfer(ctx, read, restored)
 	}
-	for _, t := range read {
-		i.moved(t)
+	there, err := getAll(ctx, i.to, idsOf(restored), sluice.WithoutPayloads())
+	if err != nil {
+		return err
+	}
+	isThere := map[string]bool{}
+	for _, t := range there {
+		isThere[t.ID] = true
+	}
+	for n, t := range read {
+		if isThere[restored[n].ID] {
+			i.became.add(outcomeKept, 1)
+		} else {
+			i.moved(t)
+		}
 	}
 	return nil
 }

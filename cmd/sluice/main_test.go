@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"regexp"
 	"strings"
@@ -33,6 +34,8 @@ type shell struct {
 	t     testing.TB
 	env   map[string]string
 	input string
+	// before is called before the input is read.
+	before func()
 	// interactive is a terminal at which a person answers.
 	interactive bool
 }
@@ -43,10 +46,23 @@ type answer struct {
 	code     int
 }
 
+// late is an input before whose reading something happens.
+type late struct {
+	io.Reader
+	before func()
+}
+
+func (l late) Read(to []byte) (int, error) {
+	if l.before != nil {
+		l.before()
+	}
+	return l.Reader.Read(to)
+}
+
 func (s shell) run(args ...string) answer {
 	s.t.Helper()
 	var out, errOut bytes.Buffer
-	a := &app{in: strings.NewReader(s.input), out: &output{Writer: &out}, errOut: &errOut, interactive: s.interactive, lookupEnv: func(name string) (string, bool) {
+	a := &app{in: late{strings.NewReader(s.input), s.before}, out: &output{Writer: &out}, errOut: &errOut, interactive: s.interactive, lookupEnv: func(name string) (string, bool) {
 		value, ok := s.env[name]
 		return value, ok
 	}}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -25,9 +26,18 @@ const outcomeHolds outcome = "kept: it holds units of this queue's stock"
 func (a *app) moveCommand() *cobra.Command {
 	var to string
 	var target *sluice.Queue
-	act := action{name: "move", done: "moved", states: []sluice.State{sluice.StateDead, sluice.StateDue, sluice.StateScheduled}, many: func(ctx context.Context, q *sluice.Queue, ids ...string) (map[outcome]int, error) {
+	act := action{name: "move", done: "moved", states: []sluice.State{sluice.StateDead, sluice.StateDue, sluice.StateScheduled}, many: func(ctx context.Context, q *sluice.Queue, _ sluice.State, ids ...string) (map[outcome]int, error) {
 		return move(ctx, q, target, ids)
 	}}
+	var told sync.Once
+	act.dry = func(ctx context.Context, q *sluice.Queue, ids ...string) (map[outcome]int, error) {
+		became, err := dryMove(ctx, q, target, ids)
+		if notPaused := (notPausedError{}); errors.As(err, &notPaused) {
+			told.Do(func() { _, _ = fmt.Fprintf(a.errOut, "sluice: it would move nothing now: %v\n", err) })
+			err = nil
+		}
+		return became, err
+	}
 	c := a.changeCommand(&cobra.Command{
 		Short: "Move dead letters, or tasks of a paused queue, to another queue",
 		Long: `Move dead letters to another queue, or tasks that are due or scheduled: as they are, with attempts, errors and reasons. A dead letter is one
@@ -79,6 +89,49 @@ func move(ctx context.Context, from, to *sluice.Queue, ids []string) (became map
 	return became, nil
 }
 
+// dryMove returns what would become of how many tasks, and the error that would keep them from it.
+func dryMove(ctx context.Context, from, to *sluice.Queue, ids []string) (map[outcome]int, error) {
+	if from.Name() == to.Name() {
+		return nil, usagef("--to is the queue itself")
+	}
+	tasks, err := getAll(ctx, from, ids, sluice.WithoutPayloads())
+	if err != nil {
+		return nil, err
+	}
+	movable, holding := movableOf(tasks)
+	there, err := getAll(ctx, to, idsOf(movable), sluice.WithoutPayloads())
+	if err != nil {
+		return nil, err
+	}
+	became := map[outcome]int{outcomeHolds: holding, outcomeKept: len(there), outcomeDone: len(movable) - len(there)}
+	return became, mayMove(ctx, from, movable)
+}
+
+// movableOf returns those of some tasks that can be moved, and how many hold units of their queue.
+func movableOf(tasks []sluice.TaskInfo) (movable []sluice.TaskInfo, holding int) {
+	for _, t := range tasks {
+		switch t.State {
+		case sluice.StateDead, sluice.StateDue, sluice.StateScheduled:
+			if t.Take.Units > 0 {
+				holding++
+				continue
+			}
+			t.Due, t.DiedAt = inRange(t.Due), inRange(t.DiedAt)
+			movable = append(movable, t)
+		}
+	}
+	return movable, holding
+}
+
+// idsOf returns the IDs of tasks.
+func idsOf(tasks []sluice.TaskInfo) []string {
+	ids := make([]string, len(tasks))
+	for i, t := range tasks {
+		ids[i] = t.ID
+	}
+	return ids
+}
+
 // moveAtOnce is how many tasks are moved in a step: they are in memory with their payloads, and the shorter it
 // is between two looks at the pause, the better.
 const moveAtOnce = 25
@@ -88,18 +141,8 @@ func movePart(ctx context.Context, from, to *sluice.Queue, ids []string, became 
 	if err != nil {
 		return err
 	}
-	var movable []sluice.TaskInfo
-	for _, t := range tasks {
-		switch t.State {
-		case sluice.StateDead, sluice.StateDue, sluice.StateScheduled:
-			if t.Take.Units == 0 {
-				t.Due, t.DiedAt = inRange(t.Due), inRange(t.DiedAt)
-				movable = append(movable, t)
-				continue
-			}
-			became[outcomeHolds]++
-		}
-	}
+	movable, holding := movableOf(tasks)
+	became[outcomeHolds] += holding
 	if len(movable) == 0 {
 		return nil
 	}
@@ -160,7 +203,7 @@ func mayMove(ctx context.Context, q *sluice.Queue, tasks []sluice.TaskInfo) erro
 	}
 	for _, t := range tasks {
 		if t.State != sluice.StateDead {
-			return fmt.Errorf("%w: the queue %s hands tasks out: pause it (without --for), move, and resume it", errNotConfirmed, show(q.Name()))
+			return notPausedError{q.Name()}
 		}
 	}
 	return nil

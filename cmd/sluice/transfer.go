@@ -342,6 +342,9 @@ func (a *app) importFile(ctx context.Context, path string, o importOptions) erro
 	defer end()
 	i := &importer{app: a, options: o, result: importJSON{Action: "import", DryRun: o.dryRun}, queues: map[string]*sluice.Queue{}}
 	failed := i.read(ctx, in)
+	if failed != nil && i.result.Added > 0 && !o.dryRun {
+		failed = partError{failed}
+	}
 	if failed != nil {
 		i.result.Error = report.Escape(failed.Error())
 	}
@@ -447,8 +450,10 @@ func (i *importer) flush(ctx context.Context) error {
 		i.queues[i.of] = q
 	}
 	if i.options.dryRun {
-		i.result.Added += len(pending)
-		return nil
+		there, err := getAll(ctx, q, idsOf(pending), sluice.WithoutPayloads())
+		i.result.Kept += len(there)
+		i.result.Added += len(pending) - len(there)
+		return err
 	}
 	outcomes, err := q.Restore(ctx, pending...)
 	for _, o := range outcomes {

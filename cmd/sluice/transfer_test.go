@@ -63,6 +63,7 @@ func TestExport_ImportIsAnExactRoundTrip(t *testing.T) {
 	require.Empty(t, s.ok("export", "orders"))
 	require.Contains(t, s.ok("import", file), "40 tasks imported")
 	require.Equal(t, want, lines())
+	require.Contains(t, s.ok("import", file, "--dry-run"), "0 tasks would be imported; 40 kept")
 	require.Contains(t, s.ok("import", file), "0 tasks imported; 40 kept")
 	require.Equal(t, want, lines())
 	info, err := q.Stock(t.Context(), "ph\xfene")

@@ -211,18 +211,19 @@ func (p *page) apply(v *visit, q *sluice.Queue, do string, ids []string, of slui
 			return 0, err
 		}
 	}
+	removes := do == "cancel" || do == "forget"
 	return each(v.ctx, ids, func(ctx context.Context, id string) (bool, error) {
-		if do != "cancel" && do != "forget" {
-			return q.Reschedule(ctx, id, delay)
-		}
 		// Looked at just before: a task may have died since it was listed, or was finished, and is
-		// to be remembered.
+		// to be remembered; or a worker has it, which would have it again afterwards.
 		t, err := q.Get(ctx, id, sluice.WithoutPayloads())
-		if isNotFound(err) {
+		isMeant := t.State != sluice.StateDead && (t.State == sluice.StateDone) == (do == "forget") && (removes || t.State != sluice.StateLeased)
+		switch {
+		case isNotFound(err):
 			return false, nil
-		}
-		if err != nil || t.State == sluice.StateDead || (t.State == sluice.StateDone) != (do == "forget") || of != sluice.StateAbsent && t.State != of {
+		case err != nil || !isMeant || of != sluice.StateAbsent && t.State != of:
 			return false, err
+		case !removes:
+			return q.Reschedule(ctx, id, delay)
 		}
 		was, err := q.Cancel(ctx, id)
 		return was != sluice.StateAbsent, err

@@ -62,7 +62,9 @@ func readFilter(query url.Values, s sluice.State) (f filter) {
 			*field.value = query.Get(field.Name)
 		}
 	}
-	f.Group, _ = fromFormValue(f.Group)
+	if group, err := fromFormValue(f.Group); err == nil { // else it is what was given: without it, all would match
+		f.Group = group
+	}
 	if typed := query.Get("in-group"); typed != "" {
 		f.Group = typed
 	}

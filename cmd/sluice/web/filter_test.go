@@ -66,6 +66,7 @@ func TestFilter_MeansTasks(t *testing.T) {
 	}
 	got := s.post("/queues/orders", "do", "cancel", "state", "leased", "group", "g1")
 	got.has(t, "Cancel 1 leased task?", "Only: Group is <b><bdi>g1</bdi></b>")
+	s.post("/queues/orders", "do", "cancel", "state", "leased", "group", "50%").has(t, "There is nothing to be changed") // not that of all groups
 	s.post("/queues/orders", "do", "cancel", "state", "leased", "group", "g1", "sure", "1").has(t, "1 leased task cancelled")
 	s.later()
 	require.Equal(t, "a-0 a-2", strings.Join(listed(s.get("/queues/orders?state=leased")), " "))
