@@ -178,6 +178,7 @@ func (q *Queue) commitClaim(calls []*mergedCall[claimArg]) {
 			}
 		}
 		if len(x.Tasks) > 0 {
+			q.Store.Claimed(&x)
 			<-q.giveBack(calls[0].Ctx, x.Tasks)
 		}
 	})

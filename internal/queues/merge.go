@@ -45,20 +45,20 @@ func (q *Queue) Enqueue(ctx context.Context, d store.Draft) (outcome int, err er
 var refusals = map[int]error{store.OtherTake: ErrOtherTake, store.OtherGroup: ErrOtherGroup, store.Full: ErrFull, store.TooMany: ErrFull}
 
 func (q *Queue) enqueueRequest(t store.Enqueue) redisexec.Request {
-	args := q.newTasks(t.Rules(), 1, "0", 0)
+	args := q.Store.NewBatch(1, q.rules(&t), "0", 0)
 	args.Add(&t)
 	return q.Store.Enqueue(args)
 }
 
 // commitEnqueues sends a group of Enqueue calls, those with the same rules by one script.
 func (q *Queue) commitEnqueues(calls []*mergedCall[store.Enqueue]) {
-	commitAlike(calls, func(t store.Enqueue) string { return t.Rules().String() }, q.commitEnqueue)
+	commitAlike(calls, func(t store.Enqueue) string { return q.rules(&t).String() }, q.commitEnqueue)
 }
 
 // commitEnqueue sends Enqueue calls with the same rules. A task with a delay is due as if it were
 // alone: unlike those of a batch, the tasks have no order among each other.
 func (q *Queue) commitEnqueue(calls []*mergedCall[store.Enqueue]) {
-	args := q.newTasks(calls[0].Arg.Rules(), len(calls), "0", 0)
+	args := q.Store.NewBatch(len(calls), q.rules(&calls[0].Arg), "0", 0)
 	for _, call := range calls {
 		args.Add(&call.Arg)
 	}
@@ -124,9 +124,10 @@ func (q *Queue) pack(begin, end int, task func(i int) store.Draft, same map[stor
 		t := task(begin + n)
 		e := t.Enqueue()
 		if n == 0 {
-			rules, args = e.Rules(), q.newTasks(e.Rules(), end-begin, floor, 1)
+			rules = q.rules(&e)
+			args = q.Store.NewBatch(end-begin, rules, floor, 1)
 		}
-		if size += len(e.Payload); n > 0 && (size > store.MaxGroupBytes || e.Rules() != rules) {
+		if size += len(e.Payload); n > 0 && (size > store.MaxGroupBytes || q.rules(&e) != rules) {
 			break
 		}
 		after := same[e.Due]
@@ -137,11 +138,11 @@ func (q *Queue) pack(begin, end int, task func(i int) store.Draft, same map[stor
 	return n, args
 }
 
-// newTasks returns the arguments for this many tasks, none yet. Delays count from floor at
-// the earliest; tasks of a group are so many microseconds apart.
-func (q *Queue) newTasks(r store.Rules, n int, floor string, apart int64) *store.Batch {
+// rules returns those of a task, with the queue's policy where it has none of its own.
+func (q *Queue) rules(t *store.Enqueue) store.Rules {
+	r := t.Rules()
 	r.Duplicates = cmp.Or(r.Duplicates, q.Options.Duplicates)
-	return q.Store.NewBatch(n, r, floor, apart)
+	return r
 }
 
 // Calls of Enqueue, Claim and Dequeue that come at the same time are merged: each kind is sent as

@@ -182,7 +182,7 @@ func (q *Queue) Exchange(finish []Item, c Claim) redisexec.Request {
 		args = append(args, noReceipt, -1)
 	case finish[0].Disposition.Action == Finish && q.options.Retention > 0:
 		args = appendRetention(args, finish, q.options.Retention)
-		if !q.holds.Load() {
+		if len(keys) < len(q.done) { // not by holds, which another call may set meanwhile
 			keys = q.done
 		}
 	}

@@ -14,7 +14,9 @@ if #ARGV[3] > 2 then
     local scores, fields, count = redis.call('ZMSCORE', KEYS[1], unpack(ids)), redis.call('HMGET', KEYS[4], unpack(ids)), 0
     local done = within and redis.call('ZMSCORE', KEYS[10], unpack(ids)) or {}
     for i, id in ipairs(ids) do
-      if not scores[i] and not waitsUntil(fields[i]) and not adds[id] and not isDone(id, scores[i], fields[i], done[i]) then adds[id], count = true, count + 1 end
+      local stays = scores[i] or waitsUntil(fields[i]) or isDone(id, scores[i], fields[i], done[i])
+        or string.byte(fields[i] or '') == 42 and isDead(id, fields[i]) -- a dead letter that holds units
+      if not stays and not adds[id] then adds[id], count = true, count + 1 end
     end
     return count > math.max(room, 0) -- there may be more than the bound: by another Queue's, or a periodic one
   end

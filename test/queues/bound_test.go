@@ -3,6 +3,7 @@ package queues
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -170,4 +171,37 @@ func TestMaxTasks_AFullQueueCostsNoMore(t *testing.T) {
 	}
 	all.Wait()
 	require.Less(t, sent.Load()-before, int64(200*50/4))
+}
+
+// TestMaxTasks_AnOrderThatIsADeadLetterIsKept, as it holds its unit: it adds no task.
+func TestMaxTasks_AnOrderThatIsADeadLetterIsKept(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		require.NoError(b, b.Q.SetStock(b.Context(), "phone", 5))
+		order := sluice.Task{ID: "ann", Take: sluice.Take{Item: "phone"}}
+		b.Enqueue(sluice.OutcomeAdded, order)
+		require.NoError(b, b.Q.Bury(b.Context(), "no", b.ClaimOne(time.Minute)))
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "other"})
+		b.Enqueue(sluice.OutcomeKept, order)
+		b.Enqueue(sluice.OutcomeKept, sluice.Task{ID: "ann"})
+		_, err := b.Q.Enqueue(b.Context(), sluice.Task{ID: "bob", Take: sluice.Take{Item: "phone"}})
+		require.ErrorIs(b, err, sluice.ErrFull)
+	}, sluice.WithMaxTasks(1))
+}
+
+// TestEnqueueBatch_ThePolicyOfTheQueueIsNoOther: tasks that name it and tasks that leave it out go together.
+func TestEnqueueBatch_ThePolicyOfTheQueueIsNoOther(t *testing.T) {
+	rdb, faults := redistest.Start(t).Faulty(t)
+	q, err := sluice.NewQueue(rdb, redistest.Name(t), sluice.WithDuplicates(sluice.DuplicatesKeep))
+	require.NoError(t, err)
+	tasks := make([]sluice.Task, 500)
+	for i := range tasks {
+		tasks[i].ID = strconv.Itoa(i)
+		if i%2 == 0 {
+			tasks[i].Duplicates = sluice.DuplicatesKeep
+		}
+	}
+	before := faults.Scripts()
+	_, err = q.EnqueueBatch(t.Context(), tasks)
+	require.NoError(t, err)
+	require.LessOrEqual(t, faults.Scripts()-before, 5)
 }
