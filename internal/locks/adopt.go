@@ -76,10 +76,11 @@ func (h *Hold) Detach(ctx context.Context) (token string, err error) {
 		h.releaseInBackground()
 	}
 	h.leave()
-	h.tellEnded(h.releasedOrLost(nil))
-	if late {
+	if late || h.notOurs.Load() {
+		h.tellEnded(Lost)
 		return "", ErrNotHeld
 	}
+	h.tellEnded(Released)
 	return h.Token(), nil
 }
 

@@ -19,7 +19,7 @@ import (
 type Hold struct {
 	// The waiter is its place in its name's queue, and belongs to the Engine's queues; the
 	// lease is the deadline and the Context, and guards itself; the rest is written before
-	// the caller gets the lock and not changed afterwards, except noHandOver.
+	// the caller gets the lock and not changed afterwards, except noHandOver and notOurs.
 
 	engine  *Engine
 	name    string
@@ -31,6 +31,7 @@ type Hold struct {
 	grant      *grant      // nil before it is acquired or handed over
 	fence      int64       // the last one that was taken of the grant: this lock's, if it is fenced
 	noHandOver atomic.Bool // it was forced open or is not ours any more: not to be handed over
+	notOurs    atomic.Bool // the server says that the token does not hold the lock
 }
 
 // Init makes h a hold of the lock with that name, which is not held yet.
@@ -136,6 +137,7 @@ func (h *Hold) handleLateExtension() {
 // acquire it; an Unlock that is under way must not hand it over.
 func (h *Hold) lose() {
 	h.noHandOver.Store(true)
+	h.notOurs.Store(true)
 	if h.lease.End(lease.ErrLost) {
 		h.engine.renewer.Forget(h)
 		h.leave()

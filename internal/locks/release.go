@@ -20,9 +20,12 @@ const (
 // Unlock gives the lock back: to the next caller of the Engine, or else to the server. It waits for
 // an answer until ctx ends, or the lease is over, and for ReplyGrace in any case.
 func (h *Hold) Unlock(ctx context.Context) error {
+	hadEnded := ctx.Err() != nil
 	if !h.lease.End(nil) {
 		return h.whyEnded()
 	}
+	ctx, cancel := outlive(ctx, hadEnded)
+	defer cancel()
 	e := h.engine
 	if h.options.Renew {
 		e.renewer.Remove(ctx, redisexec.ReplyGrace, h)
@@ -35,6 +38,18 @@ func (h *Hold) Unlock(ctx context.Context) error {
 	request.Detached, request.Small, request.Until = true, true, h.lease.Over()
 	reply, err := e.Executor.Run(ctx, request)
 	return h.handleRelease(reply.Value, reply.Ambiguous, err)
+}
+
+// outlive returns a context for a release, whose own has ended with the lock, as that of the lock does: it goes on
+// to its deadline.
+func outlive(ctx context.Context, hadEnded bool) (context.Context, context.CancelFunc) {
+	if hadEnded || ctx.Err() == nil {
+		return ctx, func() {}
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		return context.WithDeadline(context.WithoutCancel(ctx), deadline)
+	}
+	return context.WithoutCancel(ctx), func() {}
 }
 
 // releaseRequest releases what the token holds, and takes the member out of the line that the

@@ -62,6 +62,7 @@ func (s *Set) Unlock(ctx context.Context) []error {
 	errs := make([]error, len(s.Holds))
 	var ended []*Hold
 	var places []int // of those among all
+	hadEnded := ctx.Err() != nil
 	for i, h := range s.Holds {
 		if !h.lease.End(nil) {
 			errs[i] = h.whyEnded()
@@ -69,17 +70,19 @@ func (s *Set) Unlock(ctx context.Context) []error {
 		}
 		ended, places = append(ended, h), append(places, i)
 	}
-	if len(ended) > 0 {
-		for j, err := range ended[0].engine.giveBackAll(ctx, ended, false) {
-			errs[places[j]] = err
-		}
-	}
 	for _, h := range s.Holds {
 		if cause := h.lease.Cause(); cause != nil {
 			s.cancel(cause)
 		}
 	}
 	s.cancel(nil)
+	ctx, cancel := outlive(ctx, hadEnded)
+	defer cancel()
+	if len(ended) > 0 {
+		for j, err := range ended[0].engine.giveBackAll(ctx, ended, false) {
+			errs[places[j]] = err
+		}
+	}
 	return errs
 }
 

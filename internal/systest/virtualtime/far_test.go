@@ -1,6 +1,7 @@
 package virtualtime
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -220,5 +221,34 @@ func TestLock_LateCopyFarFromItsServerHasItsOwnBlock(t *testing.T) {
 		k := <-next
 		require.Greater(t, k.Fence(), before.Fence())
 		require.NoError(t, k.Unlock(t.Context()))
+	})
+}
+
+// TestFar_UnlockByTheLocksOwnContext, which the call itself ends, is answered, and sent once.
+func TestFar_UnlockByTheLocksOwnContext(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, _ redis.UniversalClient) {
+		l, faults, done := far(t, m, 60*time.Millisecond)
+		defer done()
+		k, err := l.Lock(t.Context(), "b")
+		require.NoError(t, err)
+		before := faults.Scripts()
+		require.NoError(t, k.Unlock(k.Context()))
+		require.Equal(t, before+1, faults.Scripts())
+
+		for range 2 {
+			set, err := l.LockAll(t.Context(), []string{"b", "c"})
+			require.NoError(t, err)
+			before = faults.Scripts()
+			require.NoError(t, set.Unlock(set.Context()))
+			require.LessOrEqual(t, faults.Scripts(), before+2)
+		}
+		k, err = l.Lock(t.Context(), "b")
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(k.Context(), 20*time.Millisecond)
+		defer cancel()
+		start := time.Now()
+		require.ErrorIs(t, k.Unlock(ctx), sluice.ErrUnknown, "its own deadline stays")
+		require.Less(t, time.Since(start), 50*time.Millisecond)
+		time.Sleep(time.Minute)
 	})
 }

@@ -3,6 +3,7 @@ package virtualtime
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -139,4 +140,28 @@ func TestLock_DetachDuringARenewal(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestLock_DetachOfWhatARenewalFindsLost: the renewal that it waits for says that the lock is held by none.
+func TestLock_DetachOfWhatARenewalFindsLost(t *testing.T) {
+	faultyBubble(t, func(n network) {
+		var lost atomic.Int32
+		l, done := n.taught(sluice.WithTTL(3*time.Second), sluice.WithAutoRenew(), sluice.WithLockHooks(sluice.LockHooks{LockLost: func(sluice.LockLost) { lost.Add(1) }}))
+		defer done()
+		k, err := l.Lock(n.Context(), "a")
+		require.NoError(n, err)
+		n.warmPipelines(1)
+		n.faults.StallRequests()
+		time.Sleep(1200 * time.Millisecond) // a renewal is under way
+		n.m.Del("Lock:a")
+		go func() { // ends at once; Detach waits for what it lets through
+			time.Sleep(time.Millisecond)
+			n.faults.Resume()
+		}()
+		token, err := k.Detach(n.Context())
+		require.ErrorIs(n, err, sluice.ErrNotHeld)
+		require.Empty(n, token)
+		require.EqualValues(n, 1, lost.Load())
+		time.Sleep(time.Minute)
+	})
 }
