@@ -17,7 +17,8 @@ type Lock struct {
 // lock's own end has come, or the limit of WithMaxHold: there is nothing to wait for then.
 //
 // It works with a context that has ended, and for a lock that is over: it then waits 15ms for an
-// answer. In every case the handle is used up.
+// answer. The lock's own Context, which it ends, counts as one that goes on. In every case
+// the handle is used up.
 //
 // It returns nil if the lock was the caller's to its end: it is free then, or the next waiting
 // caller's. ErrNotHeld says that it was released before, lost or forced open, and ErrClosed that

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -125,6 +126,9 @@ holder, which learns of it when it next reports or extends its lease; with --all
 	return c
 }
 
+// buryAtOnce is how many tasks are buried by a script: of those before one that fails it is known what became of them.
+const buryAtOnce = 250
+
 // buryAll reads the tasks' receipts and uses them. Those that have moved meanwhile (they were
 // claimed, or their leases were extended) are tried again.
 func buryAll(ctx context.Context, q *sluice.Queue, of sluice.State, ids []string, reason string) (map[outcome]int, error) {
@@ -141,17 +145,19 @@ func buryAll(ctx context.Context, q *sluice.Queue, of sluice.State, ids []string
 				entries, states[t.ID] = append(entries, inspect.Take(t)), t.State
 			}
 		}
-		err = q.Bury(ctx, reason, entries...)
-		if err != nil && !errors.Is(err, sluice.ErrStale) {
-			return became, err
-		}
-		if ids = staleOf(err, entries); len(ids) > 0 {
-			for _, id := range ids {
-				delete(states, id)
+		ids = nil
+		for part := range slices.Chunk(entries, buryAtOnce) {
+			err := q.Bury(ctx, reason, part...)
+			if err != nil && !errors.Is(err, sluice.ErrStale) {
+				return became, err
 			}
-		}
-		for _, state := range states {
-			became[outcome("was "+state.String())]++
+			stale := staleOf(err, part)
+			ids = append(ids, stale...)
+			for _, e := range part {
+				if !slices.Contains(stale, e.ID) {
+					became[outcome("was "+states[e.ID].String())]++
+				}
+			}
 		}
 		if len(ids) == 0 {
 			return became, nil

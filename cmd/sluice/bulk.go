@@ -80,7 +80,7 @@ func (a *app) changeAll(ctx context.Context, act action, s selection, args []str
 	what := b.text(act, of, states)
 	if s.dryRun && act.dry != nil {
 		if err := act.dryRun(ctx, b, t); err != nil {
-			return err
+			return a.finish(result, of, t, err)
 		}
 	}
 	if b.total == 0 || s.dryRun {

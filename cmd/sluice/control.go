@@ -65,7 +65,8 @@ func (a *app) control(ctx context.Context, names []string, what deed, do func(q 
 			s, err = q.Stats(ctx)
 		}
 		if q != nil && !what.dryRun && (err == nil || what.unread) {
-			err = errors.Join(err, do(q, name, s))
+			failed := do(q, name, s)
+			done, err = done || failed == nil, errors.Join(err, failed)
 		}
 		r := queueResultJSON{Action: what.verb, DryRun: what.dryRun, Due: s.Due, Scheduled: s.Scheduled, Leased: s.Leased, Dead: s.Dead, Done: s.Done}
 		r.Queue, r.QueueBase64 = report.Bytes(name)
@@ -73,7 +74,7 @@ func (a *app) control(ctx context.Context, names []string, what deed, do func(q 
 			failed = append(failed, err)
 			r.Error = report.Escape(err.Error())
 		}
-		results, done = append(results, r), done || err == nil && !what.dryRun
+		results = append(results, r)
 		if ctx.Err() != nil || errors.Is(err, sluice.ErrUnavailable) || errors.Is(err, sluice.ErrUnknown) {
 			break // the next one would wait as long for the same server
 		}
@@ -151,17 +152,24 @@ resume. A handler that hangs keeps its lease: --wait says for how long to wait, 
 			if err != nil {
 				return err
 			}
-			ctx, end := cmd.Context(), time.Now().Add(wait)
+			ctx, end, paused := cmd.Context(), time.Now().Add(wait), false
 			for _, change := range []bool{false, true} { // all are there before one is paused, and paused before the first is waited for
 				for _, arg := range args {
-					if err := a.pauseExisting(ctx, arg, change); err != nil {
+					if err := a.pauseExisting(ctx, arg, change); err != nil && paused {
+						return partError{err}
+					} else if err != nil {
 						return err
 					}
+					paused = change
 				}
 			}
-			return a.control(ctx, args, deed{verb: "drain", done: "drained, paused until resume"}, func(q *sluice.Queue, name string, _ sluice.Stats) error {
+			err = a.control(ctx, args, deed{verb: "drain", done: "drained, paused until resume"}, func(q *sluice.Queue, name string, _ sluice.Stats) error {
 				return a.awaitNoLease(ctx, q, name, end, wait > 0)
 			})
+			if err != nil {
+				return partError{err} // they are paused
+			}
+			return nil
 		},
 	}
 	t.addTo(c.Flags(), "")

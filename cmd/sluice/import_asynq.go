@@ -108,6 +108,9 @@ func (a *app) importAsynq(ctx context.Context, o importOptions) error {
 		return err
 	}
 	failed := i.confirmAndMove(ctx, o.asynq.selection)
+	if failed != nil && !o.dryRun && i.became.done() > 0 {
+		failed = partError{failed}
+	}
 	if errors.Is(failed, errNotConfirmed) && i.became.done() == 0 {
 		return failed
 	}
@@ -303,16 +306,27 @@ func (i *asynqImport) movePart(ctx context.Context, part []string) error {
 	if err != nil {
 		return err
 	}
-	isThere := map[string]bool{}
+	isThere := map[string]sluice.TaskInfo{}
 	for _, t := range there {
-		isThere[t.ID] = true
+		isThere[t.ID] = t
 	}
 	for n, t := range read {
-		if isThere[restored[n].ID] {
-			i.became.add(outcomeKept, 1)
-		} else {
-			i.moved(t)
+		other, ok := isThere[restored[n].ID]
+		switch {
+		case ok && other.State == sluice.StateDone:
+			i.became.add(outcomeWasDone, 1)
+			continue
+		case ok:
+			isThere, err := i.isThere(ctx, restored[n]) // by an import that was interrupted
+			if err != nil {
+				return err
+			}
+			if !isThere {
+				i.became.add(outcomeKept, 1)
+				continue
+			}
 		}
+		i.moved(t)
 	}
 	return nil
 }
@@ -346,7 +360,7 @@ func (i *asynqImport) transfer(ctx context.Context, read []fromasynq.Task, resto
 		case sluice.OutcomeKept:
 			same, err := i.isThere(ctx, restored[n])
 			if err != nil {
-				return errors.Join(failed, err)
+				return partly(outcomes, errors.Join(failed, err))
 			}
 			if !same {
 				i.became.add(outcomeKept, 1)
@@ -362,9 +376,9 @@ func (i *asynqImport) transfer(ctx context.Context, read []fromasynq.Task, resto
 		there = append(there, read[n])
 	}
 	if failed != nil { // a repeat takes out of asynq what is there
-		return failed
+		return partly(outcomes, failed)
 	}
-	return i.leave(ctx, there)
+	return partly(outcomes, i.leave(ctx, there))
 }
 
 // leave takes tasks out of asynq that are in the queue by now, and out of the queue again what

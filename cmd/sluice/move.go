@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"sync"
 
 	"github.com/spf13/cobra"
@@ -33,7 +34,7 @@ func (a *app) moveCommand() *cobra.Command {
 	act.dry = func(ctx context.Context, q *sluice.Queue, ids ...string) (map[outcome]int, error) {
 		became, err := dryMove(ctx, q, target, ids)
 		if notPaused := (notPausedError{}); errors.As(err, &notPaused) {
-			told.Do(func() { _, _ = fmt.Fprintf(a.errOut, "sluice: it would move nothing now: %v\n", err) })
+			told.Do(func() { _, _ = fmt.Fprintf(a.errOut, "sluice: now it would move dead letters alone: %v\n", err) })
 			err = nil
 		}
 		return became, err
@@ -103,8 +104,20 @@ func dryMove(ctx context.Context, from, to *sluice.Queue, ids []string) (map[out
 	if err != nil {
 		return nil, err
 	}
-	became := map[outcome]int{outcomeHolds: holding, outcomeKept: len(there), outcomeDone: len(movable) - len(there)}
-	return became, mayMove(ctx, from, movable)
+	kept := len(there)
+	for part := range slices.Chunk(idsOf(there), moveAtOnce) { // a move that was interrupted has left some in both
+		again, err := getAll(ctx, from, part)
+		if err != nil {
+			return nil, err
+		}
+		again, _ = movableOf(again)
+		same, err := asItIs(ctx, to, again...)
+		if err != nil {
+			return nil, err
+		}
+		kept -= len(same)
+	}
+	return map[outcome]int{outcomeHolds: holding, outcomeKept: kept, outcomeDone: len(movable) - kept}, mayMove(ctx, from, movable)
 }
 
 // movableOf returns those of some tasks that can be moved, and how many hold units of their queue.
@@ -156,7 +169,7 @@ func movePart(ctx context.Context, from, to *sluice.Queue, ids []string, became 
 		if o == sluice.OutcomeKept { // by a move that was interrupted, perhaps
 			same, failed := asItIs(ctx, to, movable[i])
 			if failed != nil {
-				return errors.Join(err, failed)
+				return partly(outcomes, errors.Join(err, failed))
 			}
 			isThere = len(same) == 1
 		}
@@ -166,7 +179,15 @@ func movePart(ctx context.Context, from, to *sluice.Queue, ids []string, became 
 			became[outcomeKept]++
 		}
 	}
-	return errors.Join(err, leave(ctx, from, to, restored, became))
+	return partly(outcomes, errors.Join(err, leave(ctx, from, to, restored, became)))
+}
+
+// partly returns an error as a partError if tasks were added before.
+func partly(outcomes []sluice.Outcome, err error) error {
+	if err != nil && slices.Contains(outcomes, sluice.OutcomeAdded) {
+		return partError{err}
+	}
+	return err
 }
 
 // asItIs returns, of some tasks, those that a queue has just so, as it has them.

@@ -451,9 +451,12 @@ func (i *importer) flush(ctx context.Context) error {
 	}
 	if i.options.dryRun {
 		there, err := getAll(ctx, q, idsOf(pending), sluice.WithoutPayloads())
+		if err != nil {
+			return err
+		}
 		i.result.Kept += len(there)
 		i.result.Added += len(pending) - len(there)
-		return err
+		return nil
 	}
 	outcomes, err := q.Restore(ctx, pending...)
 	for _, o := range outcomes {

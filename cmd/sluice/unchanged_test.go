@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
@@ -30,8 +31,8 @@ func TestChange_LeavesAloneWhatAWorkerHasTaken(t *testing.T) {
 			s.before = func() {
 				if es == nil { // it is asked back how many
 					es, err = q.Claim(t.Context(), 1, time.Minute)
-					require.NoError(t, err)
-					require.Len(t, es, 1)
+					assert.NoError(t, err)
+					assert.Len(t, es, 1)
 				}
 			}
 			require.Contains(t, s.ok(command...), "not found: 1")
@@ -58,7 +59,7 @@ func TestMove_ADryRunSaysTheTruth(t *testing.T) {
 	move := []string{"move", "orders", "--to", "other", "--all", "--state", "due"}
 	got := s.run(append(move, "--dry-run")...)
 	require.Equal(t, exitOK, got.code)
-	require.Contains(t, got.err, "it would move nothing now: the queue orders hands tasks out")
+	require.Contains(t, got.err, "now it would move dead letters alone: the queue orders hands tasks out")
 	require.Equal(t, exitNotConfirmed, s.run(append(move, "--yes")...).code)
 	s.ok("pause", "orders")
 	var dry, done resultJSON

@@ -65,9 +65,12 @@ func (h *Hold) adopt(ctx context.Context, token string) error {
 // Detach ends h, and leaves the lock held for the process that adopts the token, which it returns.
 // If a renewal is under way, it waits for that until ReplyGrace after ctx has ended.
 func (h *Hold) Detach(ctx context.Context) (token string, err error) {
+	hadEnded := ctx.Err() != nil
 	if !h.lease.End(nil) {
 		return "", h.whyEnded()
 	}
+	ctx, cancel := outlive(ctx, hadEnded)
+	defer cancel()
 	if h.options.Renew {
 		h.engine.renewer.Remove(ctx, redisexec.ReplyGrace, h)
 	}
