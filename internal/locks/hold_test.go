@@ -55,20 +55,22 @@ func TestLock_TakesOverOnlyWhatCoversItsTTL(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			sent := time.Now().Add(-test.held)
-			w := max(window(test.window), shortestWindow)
-			from := &Hold{options: &Options{TTL: ttl}, grant: &grant{token: "t", window: w, sent: sent}}
-			from.begin(sent, lease.SafeUntil(sent, ttl), lease.SafeUntil(sent, ttl+w.margin()))
-			_, covered, _ := from.lease.Bounds()
-			if test.spoil != nil {
-				test.spoil(from)
-			}
-			next := &Hold{options: &Options{TTL: test.ttl}}
-			deadline, ok := next.TakeOver(from)
-			require.Equal(t, test.want, ok)
-			require.Equal(t, test.want, next.Valid())
-			require.True(t, deadline.Equal(next.Deadline()))
-			require.False(t, next.Deadline().After(covered), "not covered by the key")
+			synctest.Test(t, func(t *testing.T) { // nothing takes time but what is held
+				sent := time.Now().Add(-test.held)
+				w := max(window(test.window), shortestWindow)
+				from := &Hold{options: &Options{TTL: ttl}, grant: &grant{token: "t", window: w, sent: sent}}
+				from.begin(sent, lease.SafeUntil(sent, ttl), lease.SafeUntil(sent, ttl+w.margin()))
+				_, covered, _ := from.lease.Bounds()
+				if test.spoil != nil {
+					test.spoil(from)
+				}
+				next := &Hold{options: &Options{TTL: test.ttl}}
+				deadline, ok := next.TakeOver(from)
+				require.Equal(t, test.want, ok)
+				require.Equal(t, test.want, next.Valid())
+				require.True(t, deadline.Equal(next.Deadline()))
+				require.False(t, next.Deadline().After(covered), "not covered by the key")
+			})
 		})
 	}
 }
