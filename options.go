@@ -341,7 +341,7 @@ func WithDeadAge(d time.Duration) QueueOption {
 // time, 250 where there are results. Where neither happens, it stays: a loop with Claim and Dequeue
 // forgets as it finishes, one with Pop never.
 //
-// A task takes about 100 bytes of Redis, and one with a result or with another Attempt than 1 about
+// A task takes about 140 bytes of Redis, and one with a result or with another Attempt than 1 about
 // 100 more, and the result. No finish fails for want of room: a full server gets the ID without the
 // result, and the Worker logs that. At least 1ms; negative remembers nothing. Defaults to none.
 func WithRetention(d time.Duration) QueueOption {
