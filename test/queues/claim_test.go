@@ -203,7 +203,7 @@ func TestQueue_KeepAliveCountsFromTheSend(t *testing.T) {
 		}()
 		time.Sleep(10 * time.Second)
 		faults.Delay(200 * time.Millisecond)
-		time.Sleep(3 * time.Second)
+		time.Sleep(3*time.Second + 50*time.Millisecond) // not at a whole second, at which the lease is renewed
 		ends := b.Get("a").LeaseEnds
 		m.SetError("LOADING for long")
 		at := <-ended
