@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
@@ -41,17 +42,11 @@ func (c *callsOf) note(hooks any) {
 	}
 }
 
-// wait waits for calls: a lock's loss is told by who notices it first, perhaps beside the operation.
-func (c *callsOf) wait(want string) {
-	for until := time.Now().Add(10 * time.Second); c.sinceLast() != want && time.Now().Before(until); {
-		time.Sleep(time.Millisecond)
-	}
-}
-
-func (c *callsOf) sinceLast() string {
+// has reports whether these were the calls since the last take.
+func (c *callsOf) has(want string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return strings.Join(c.names, " ")
+	return strings.Join(c.names, " ") == want
 }
 
 // take returns the calls since the last one.
@@ -82,7 +77,8 @@ func TestOperations_CallTheirHooks(t *testing.T) {
 			calls.take()
 			_, err = op.Call(t.Context(), f)
 			require.NoError(t, err, kind)
-			calls.wait(op.Hooks)
+			// A lock's loss is told by who notices it first, perhaps beside the operation.
+			assert.Eventually(t, func() bool { return calls.has(op.Hooks) }, 10*time.Second, time.Millisecond, kind)
 			require.Equal(t, op.Hooks, calls.take(), kind)
 			all += op.Hooks
 		})

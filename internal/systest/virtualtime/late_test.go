@@ -142,7 +142,8 @@ func TestLock_DetachDuringARenewal(t *testing.T) {
 	}
 }
 
-// TestLock_DetachOfWhatARenewalFindsLost: the renewal that it waits for says that the lock is held by none.
+// TestLock_DetachOfWhatARenewalFindsLost: the renewal that it waits for says that the lock is held by none. The
+// lock's own context, which the call ends, does not end that wait.
 func TestLock_DetachOfWhatARenewalFindsLost(t *testing.T) {
 	faultyBubble(t, func(n network) {
 		var lost atomic.Int32
@@ -155,10 +156,10 @@ func TestLock_DetachOfWhatARenewalFindsLost(t *testing.T) {
 		time.Sleep(1200 * time.Millisecond) // a renewal is under way
 		n.m.Del("Lock:a")
 		go func() { // ends at once; Detach waits for what it lets through
-			time.Sleep(time.Millisecond)
+			time.Sleep(100 * time.Millisecond)
 			n.faults.Resume()
 		}()
-		token, err := k.Detach(n.Context())
+		token, err := k.Detach(k.Context())
 		require.ErrorIs(n, err, sluice.ErrNotHeld)
 		require.Empty(n, token)
 		require.EqualValues(n, 1, lost.Load())
