@@ -83,19 +83,21 @@ func TestPeriodic_OneThatAWorkerKnowsIsNotRemoved(t *testing.T) {
 // TestPeriodic_OneThatHadFailedIsTriedAgain hours later, where one that was never begun gives way to the latest.
 func TestPeriodic_OneThatHadFailedIsTriedAgain(t *testing.T) {
 	t.Parallel()
-	due := time.Unix(1_700_000_000, 0).UTC()
-	w := &Worker{Queue: &Queue{}, Loop: taskloop.Queue{Lease: time.Minute, Log: slog.New(slog.DiscardHandler)}, Periodic: []Periodic{{ID: "tick", Schedule: every(time.Hour)}}}
-	w.startPeriodic()
-	o := occurrence{after: due.Add(-time.Hour), due: due}
-	task := store.Task{ID: "tick", Attempt: 2, Header: o.header("tick", nil), Score: store.ScoreOf(due.Add(3*time.Hour + 31*time.Minute))}
-	_, err := w.admit(task, o)
-	require.NoError(t, err)
-	task.Attempt = 1
-	_, err = w.admit(task, o)
-	var own *notHandledError
-	require.ErrorAs(t, err, &own)
-	require.Equal(t, store.Again, own.disposition.Action)
-	require.NotNil(t, own.disposition.Next)
+	synctest.Test(t, func(t *testing.T) { // the schedule answers at once
+		due := time.Unix(1_700_000_000, 0).UTC()
+		w := &Worker{Queue: &Queue{}, Loop: taskloop.Queue{Lease: time.Minute, Log: slog.New(slog.DiscardHandler)}, Periodic: []Periodic{{ID: "tick", Schedule: every(time.Hour)}}}
+		w.startPeriodic()
+		o := occurrence{after: due.Add(-time.Hour), due: due}
+		task := store.Task{ID: "tick", Attempt: 2, Header: o.header("tick", nil), Score: store.ScoreOf(due.Add(3*time.Hour + 31*time.Minute))}
+		_, err := w.admit(task, o)
+		require.NoError(t, err)
+		task.Attempt = 1
+		_, err = w.admit(task, o)
+		var own *notHandledError
+		require.ErrorAs(t, err, &own)
+		require.Equal(t, store.Again, own.disposition.Action)
+		require.NotNil(t, own.disposition.Next)
+	})
 }
 
 // TestPeriodic_AnAnswerIsNotLostToTheKeeper: a schedule that thinks for 2.5 s has said what is next,
